@@ -1,0 +1,144 @@
+"""The one tree of errors, so that every role and every record names the same fault in the same way.
+
+    HeadraceError
+    ├── RequestError            the sender must change something; ends the request as failed
+    │   ├── MalformedRecord     cannot be parsed at all; the record goes to `dead-letters` whole
+    │   ├── InvalidValue        parsed, but a field has a wrong type or value
+    │   ├── UnknownModel        the request names a model that nobody serves
+    │   ├── ContextTooLong      prompt + max_tokens do not fit the model's context
+    │   └── SessionUnavailable  the session's state is missing or too many turns wait
+    ├── SettingsError           a setting is unknown, has a wrong type, or contradicts another
+    ├── ModelFileError          weights or tokenizer are missing, damaged or of an unsupported kind
+    ├── LocalStackError         the local Kafka or S3 cannot start: Java, Maven, ports, disk
+    ├── BrokerUnavailable       Kafka does not answer (retriable)
+    ├── StorageUnavailable      object storage does not answer (retriable)
+    ├── ObjectMissing           object storage answers: there is no such object
+    ├── Fenced                  another process owns the partition now; this one must let go
+    └── EngineFault             a forward pass failed; says which requests it took with it
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+
+class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """OpenAI's error shape: what a client sees in a failed result.
+
+    `type` is the class of the fault ("invalid_request_error", "server_error"), `code` the stable name of it, and
+    `param` the path of the field at fault, as in "messages[0].role".
+    """
+
+    message: str
+    type: str
+    code: str
+    param: str | None = None
+
+
+class HeadraceError(Exception):
+    """Root of all our errors.
+
+    `code` is stable and for programs; `retriable` says whether the same call may succeed later; the message says
+    what to do, since nobody looks a code up.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    error_type: ClassVar[str] = "server_error"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    @property
+    def body(self) -> ErrorBody:
+        """The error as a client sees it."""
+        return ErrorBody(message=self.message, type=self.error_type, code=self.code, param=self.param)
+
+
+class RequestError(HeadraceError):
+    """The request itself is at fault: sent again unchanged, it fails again."""
+
+    code = "invalid_request"
+    error_type = "invalid_request_error"
+
+
+class MalformedRecord(RequestError):
+    """The bytes of a record cannot be parsed."""
+
+    code = "malformed_record"
+
+
+class InvalidValue(RequestError):
+    """A field has a type or a value that is not allowed."""
+
+    code = "invalid_value"
+
+
+class UnknownModel(RequestError):
+    """No worker serves the model that was asked for."""
+
+    code = "model_not_found"
+
+
+class ContextTooLong(RequestError):
+    """The prompt and the tokens asked for do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class SessionUnavailable(RequestError):
+    """The session's state is missing, or more turns wait for it than are allowed."""
+
+    code = "session_unavailable"
+
+
+class SettingsError(HeadraceError):
+    """A setting is unknown, has a wrong type, or contradicts another."""
+
+    code = "invalid_setting"
+
+
+class ModelFileError(HeadraceError):
+    """Weights or tokenizer are missing, damaged, or of a kind that is not supported."""
+
+    code = "model_file"
+
+
+class LocalStackError(HeadraceError):
+    """The local Kafka or S3 cannot be installed or started."""
+
+    code = "local_stack"
+
+
+class BrokerUnavailable(HeadraceError):
+    """Kafka does not answer."""
+
+    code = "broker_unavailable"
+    retriable = True
+
+
+class StorageUnavailable(HeadraceError):
+    """Object storage does not answer, or answers with a fault of its own."""
+
+    code = "storage_unavailable"
+    retriable = True
+
+
+class ObjectMissing(HeadraceError):
+    """Object storage answers that there is no such object."""
+
+    code = "object_missing"
+
+
+class Fenced(HeadraceError):
+    """Another process has taken the partition over."""
+
+    code = "fenced"
+
+
+class EngineFault(HeadraceError):
+    """A forward pass failed."""
+
+    code = "engine_fault"
