@@ -1,20 +1,20 @@
 """The one tree of errors, so that every role and every record names the same fault in the same way.
 
-    HeadraceError
-    ├── RequestError            the sender must change something; ends the request as failed
-    │   ├── MalformedRecord     cannot be parsed at all; the record goes to `dead-letters` whole
-    │   ├── InvalidValue        parsed, but a field has a wrong type or value
-    │   ├── UnknownModel        the request names a model that nobody serves
-    │   ├── ContextTooLong      prompt + max_tokens do not fit the model's context
-    │   └── SessionUnavailable  the session's state is missing or too many turns wait
-    ├── SettingsError           a setting is unknown, has a wrong type, or contradicts another
-    ├── ModelFileError          weights or tokenizer are missing, damaged or of an unsupported kind
-    ├── LocalStackError         the local Kafka or S3 cannot start: Java, Maven, ports, disk
-    ├── BrokerUnavailable       Kafka does not answer (retriable)
-    ├── StorageUnavailable      object storage does not answer (retriable)
-    ├── ObjectMissing           object storage answers: there is no such object
-    ├── Fenced                  another process owns the partition now; this one must let go
-    └── EngineFault             a forward pass failed; says which requests it took with it
+HeadraceError
+├── RequestError            the sender must change something; ends the request as failed
+│   ├── MalformedRecord     cannot be parsed at all; the record goes to `dead-letters` whole
+│   ├── InvalidValue        parsed, but a field has a wrong type or value
+│   ├── UnknownModel        the request names a model that nobody serves
+│   ├── ContextTooLong      prompt + max_tokens do not fit the model's context
+│   └── SessionUnavailable  the session's state is missing or too many turns wait
+├── SettingsError           a setting is unknown, has a wrong type, or contradicts another
+├── ModelFileError          weights or tokenizer are missing, damaged or of an unsupported kind
+├── LocalStackError         the local Kafka or S3 cannot start: Java, Maven, ports, disk
+├── BrokerUnavailable       Kafka does not answer (retriable)
+├── StorageUnavailable      object storage does not answer (retriable)
+├── ObjectMissing           object storage answers: there is no such object
+├── Fenced                  another process owns the partition now; this one must let go
+└── EngineFault             a forward pass failed; says which requests it took with it
 """
 
 from typing import ClassVar

