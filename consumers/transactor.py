@@ -1,0 +1,151 @@
+"""The one transactional producer of an owned partition: what is decided there is written all or nothing, or fenced.
+
+Whatever waits goes into one transaction and there is no timer: each transaction costs the broker some milliseconds, so
+under load they grow instead of becoming more.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError, ProducerFenced
+from aiokafka.structs import OffsetAndMetadata
+
+from consumers.ledger import Ledger
+from schemas.errors import BrokerUnavailable, Fenced
+
+Headers = Sequence[tuple[str, bytes]]
+
+
+class OutRecord(NamedTuple):
+    """A record to write."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class Position(NamedTuple):
+    """One input record."""
+
+    tp: TopicPartition
+    offset: int
+
+
+class _Waiting(NamedTuple):
+    records: Sequence[OutRecord]
+    closes: Sequence[Position]
+    done: asyncio.Future[list[int]]
+
+
+class Transactor:
+    """Writes records and closes input records, atomically, for the partitions in `ledgers`.
+
+    Starting it fences every earlier owner with the same transactional id and completes that one's open transaction: so
+    it is started *before* committed offsets are read. `metadata` is committed beside each offset.
+    """
+
+    def __init__(
+        self,
+        producer: AIOKafkaProducer,
+        group: str,
+        ledgers: dict[TopicPartition, Ledger],
+        *,
+        metadata: Callable[[TopicPartition], str] = lambda _: "",
+    ) -> None:
+        self._producer = producer
+        self._group = group
+        self._ledgers = ledgers
+        self._metadata = metadata
+        self._queue: asyncio.Queue[_Waiting] = asyncio.Queue()
+        self._loop: asyncio.Task[None] | None = None
+        self._failure: Exception | None = None
+
+    def start(self) -> None:
+        """Begin to take what is submitted."""
+        self._loop = asyncio.create_task(self._run())
+
+    async def submit(self, records: Sequence[OutRecord], closes: Sequence[Position] = ()) -> list[int]:
+        """Write `records` and close `closes`; returns the records' offsets when all of it is committed.
+
+        Raises:
+            Fenced: another process owns the partition.
+            BrokerUnavailable: the transaction failed; the partition must be taken over anew.
+        """
+        if self._failure is not None:
+            raise self._failure
+        done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._queue.put_nowait(_Waiting(records, closes, done))
+        return await done
+
+    async def stop(self) -> None:
+        """Commit what waits, then let the producer go. What cannot be written any more is left to the next owner."""
+        if self._loop is not None:
+            if self._failure is None:
+                await self._queue.join()
+            self._loop.cancel()
+            await asyncio.gather(self._loop, return_exceptions=True)
+        await self._producer.stop()
+
+    async def _run(self) -> None:
+        while self._failure is None:
+            waiting = [await self._queue.get()]
+            while not self._queue.empty():
+                waiting.append(self._queue.get_nowait())
+            try:
+                await self._commit(waiting)
+            except ProducerFenced:
+                self._fail(waiting, Fenced(f"another process owns {self._owned()}"))
+            except KafkaError as error:
+                self._fail(waiting, BrokerUnavailable(f"a transaction for {self._owned()} failed: {error}"))
+            finally:
+                for _ in waiting:
+                    self._queue.task_done()
+
+    async def _commit(self, waiting: list[_Waiting]) -> None:
+        closing: dict[TopicPartition, set[int]] = {}
+        for item in waiting:
+            for position in item.closes:
+                closing.setdefault(position.tp, set()).add(position.offset)
+        await self._producer.begin_transaction()
+        sent = [[await self._send(record) for record in item.records] for item in waiting]
+        if closing:
+            await self._producer.send_offsets_to_transaction(self._offsets(closing), self._group)
+        offsets = [[(await future).offset for future in futures] for futures in sent]
+        await self._producer.commit_transaction()
+        for tp, done in closing.items():
+            for offset in done:
+                self._ledgers[tp].close(offset)
+        for item, written in zip(waiting, offsets, strict=True):
+            if not item.done.done():
+                item.done.set_result(written)
+
+    async def _send(self, record: OutRecord) -> "asyncio.Future[Any]":
+        future: asyncio.Future[Any] = await self._producer.send(
+            record.topic,
+            record.value,
+            key=record.key,
+            partition=record.partition,
+            headers=list(record.headers),
+        )
+        return future
+
+    def _offsets(self, closing: dict[TopicPartition, set[int]]) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            tp: OffsetAndMetadata(self._ledgers[tp].would_commit(done), self._metadata(tp))
+            for tp, done in closing.items()
+        }
+
+    def _fail(self, waiting: list[_Waiting], failure: Exception) -> None:
+        self._failure = failure
+        while not self._queue.empty():
+            waiting.append(self._queue.get_nowait())
+        for item in waiting:
+            if not item.done.done():
+                item.done.set_exception(failure)
+
+    def _owned(self) -> str:
+        return ", ".join(f"{tp.topic}-{tp.partition}" for tp in self._ledgers)
