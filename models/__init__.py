@@ -1,0 +1,1 @@
+"""What pipeline and engine both know of a model, without torch: spec, tokenizer, template, prompts, hashes, KV keys."""
