@@ -5,17 +5,20 @@ under load they grow instead of becoming more.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
-from consumers.ledger import Ledger
+from runtime.ledger import Ledger
+from runtime.logging import get_logger
 from schemas.errors import BrokerUnavailable, Fenced
 
-Headers = Sequence[tuple[str, bytes]]
+log = get_logger(__name__)
+
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class OutRecord(NamedTuple):
@@ -38,6 +41,7 @@ class Position(NamedTuple):
 class _Waiting(NamedTuple):
     records: Sequence[OutRecord]
     closes: Sequence[Position]
+    commits: Sequence[TopicPartition]
     done: asyncio.Future[list[int]]
 
 
@@ -68,8 +72,16 @@ class Transactor:
         """Begin to take what is submitted."""
         self._loop = asyncio.create_task(self._run())
 
-    async def submit(self, records: Sequence[OutRecord], closes: Sequence[Position] = ()) -> list[int]:
+    async def submit(
+        self,
+        records: Sequence[OutRecord],
+        closes: Sequence[Position] = (),
+        *,
+        commits: Sequence[TopicPartition] = (),
+    ) -> list[int]:
         """Write `records` and close `closes`; returns the records' offsets when all of it is committed.
+
+        The offsets of `commits` are committed also where nothing is closed: that proves that nobody has taken over.
 
         Raises:
             Fenced: another process owns the partition.
@@ -78,17 +90,20 @@ class Transactor:
         if self._failure is not None:
             raise self._failure
         done: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._queue.put_nowait(_Waiting(records, closes, done))
+        self._queue.put_nowait(_Waiting(records, closes, commits, done))
         return await done
 
-    async def stop(self) -> None:
-        """Commit what waits, then let the producer go. What cannot be written any more is left to the next owner."""
+    async def stop(self, *, timeout_s: float | None = None) -> None:
+        """Commit what waits, then let the producer go. What cannot be written any more is left to the next owner.
+
+        Where the broker does not answer, each of the two is given up after `timeout_s`.
+        """
         if self._loop is not None:
             if self._failure is None:
-                await self._queue.join()
+                await _within(self._queue.join(), timeout_s)
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
-        await self._producer.stop()
+        await _within(self._producer.stop(), timeout_s)
 
     async def _run(self) -> None:
         while self._failure is None:
@@ -100,13 +115,18 @@ class Transactor:
             except ProducerFenced:
                 self._fail(waiting, Fenced(f"another process owns {self._owned()}"))
             except KafkaError as error:
-                self._fail(waiting, BrokerUnavailable(f"a transaction for {self._owned()} failed: {error}"))
+                self._fail(waiting, BrokerUnavailable(f"a transaction for {self._owned()} failed: {error!r}"))
+            except asyncio.CancelledError:
+                self._fail(waiting, BrokerUnavailable(f"a transaction for {self._owned()} was given up"))
+                raise
+            except Exception as error:  # noqa: BLE001 (aiokafka asserts its own states; who waits must learn of it)
+                self._fail(waiting, error)
             finally:
                 for _ in waiting:
                     self._queue.task_done()
 
     async def _commit(self, waiting: list[_Waiting]) -> None:
-        closing: dict[TopicPartition, set[int]] = {}
+        closing: dict[TopicPartition, set[int]] = {tp: set() for item in waiting for tp in item.commits}
         for item in waiting:
             for position in item.closes:
                 closing.setdefault(position.tp, set()).add(position.offset)
@@ -141,6 +161,7 @@ class Transactor:
 
     def _fail(self, waiting: list[_Waiting], failure: Exception) -> None:
         self._failure = failure
+        read_failure(self._producer)
         while not self._queue.empty():
             waiting.append(self._queue.get_nowait())
         for item in waiting:
@@ -149,3 +170,17 @@ class Transactor:
 
     def _owned(self) -> str:
         return ", ".join(f"{tp.topic}-{tp.partition}" for tp in self._ledgers)
+
+
+async def _within(action: Coroutine[Any, Any, None], timeout_s: float | None) -> None:
+    try:
+        await asyncio.wait_for(action, timeout_s)
+    except TimeoutError:
+        log.warning("stop_timed_out", timeout_s=timeout_s)
+
+
+def read_failure(producer: AIOKafkaProducer) -> None:
+    """Read the error that aiokafka leaves in a failed transaction's own future; unread, it is logged as forgotten."""
+    waiter = producer._txn_manager.wait_for_transaction_end()
+    if waiter is not None and waiter.done() and not waiter.cancelled():
+        waiter.exception()

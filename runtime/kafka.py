@@ -1,21 +1,29 @@
 """Kafka clients as every role makes them: durable, idempotent, reading only what is committed."""
 
+import asyncio
 import ssl
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.helpers import create_ssl_context
 from aiokafka.partitioner import murmur2
 
+from runtime.lenient_records import install as read_leniently
 from schemas.errors import SettingsError
 from schemas.settings import KafkaSettings
+
+Client = TypeVar("Client", AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClient)
 
 # The first produce of a transaction is often answered "not enough replicas" while the partition is verified; aiokafka
 # then sleeps this long. At its default of 100 ms that is a tail of 120 ms on every result (measured).
 _TRANSACTION_RETRY_BACKOFF_MS = 5
 _HEARTBEATS_A_SESSION = 10
 _MIN_HEARTBEAT_MS = 300
+
+read_leniently()
 
 
 def partition_for(key: bytes, num_partitions: int) -> int:
@@ -47,16 +55,27 @@ def make_consumer(
         group_id=group,
         group_instance_id=instance_id,
         enable_auto_commit=False,
-        isolation_level="read_committed",
         session_timeout_ms=settings.session_timeout_ms,
         heartbeat_interval_ms=max(_MIN_HEARTBEAT_MS, settings.session_timeout_ms // _HEARTBEATS_A_SESSION),
-        **{"auto_offset_reset": "earliest", **options},
+        **{"auto_offset_reset": "earliest", "isolation_level": "read_committed", **options},
     )
 
 
 def make_admin(settings: KafkaSettings) -> AIOKafkaAdminClient:
     """An admin client."""
     return AIOKafkaAdminClient(**_connection(settings))
+
+
+@asynccontextmanager
+async def running(client: Client) -> AsyncIterator[Client]:
+    """Start a client, and close it at the end of the block, whatever happens."""
+    try:
+        await client.start()
+        # aiokafka's stop raises CancelledError where a task of the client never had its first turn.
+        await asyncio.sleep(0)
+        yield client
+    finally:
+        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
 
 
 def _connection(settings: KafkaSettings) -> dict[str, Any]:

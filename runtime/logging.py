@@ -24,10 +24,17 @@ def configure(settings: LoggingSettings, *, role: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
+    # Tracebacks without local variables: those hold prompts, generated text and secrets.
     if as_console:
-        renderer: list[Processor] = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        renderer: list[Processor] = [
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+        ]
     else:
-        renderer = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(sort_keys=True)]
+        tracebacks = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        renderer = [
+            structlog.processors.ExceptionRenderer(tracebacks),
+            structlog.processors.JSONRenderer(sort_keys=True),
+        ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.make_filtering_bound_logger(_number(settings.level)),

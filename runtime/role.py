@@ -5,9 +5,12 @@ import os
 import signal
 from abc import ABC, abstractmethod
 
+from aiokafka.errors import KafkaConnectionError
+
 from runtime.health import Health, HealthServer
 from runtime.logging import get_logger
 from schemas.errors import HeadraceError
+from schemas.settings import LOOPBACK
 
 log = get_logger(__name__)
 
@@ -38,16 +41,16 @@ class Role(ABC):
         """How the role is now. Called from another thread: reads only."""
 
 
-async def run_role(role: Role, *, metrics_port: int) -> int:
+async def run_role(role: Role, *, metrics_port: int, metrics_host: str = LOOPBACK) -> int:
     """Run one role to its end and give the exit code.
 
     The first SIGTERM or SIGINT stops in good order; a second one ends the process at once.
     """
     stopping = asyncio.Event()
     _handle_signals(stopping)
-    health = HealthServer(role.health, port=metrics_port)
+    health = HealthServer(role.health, host=metrics_host, port=metrics_port)
     health.start()
-    log.info("starting", metrics_port=health.port)
+    log.info("starting", metrics_host=metrics_host, metrics_port=health.port)
     try:
         return await _live(role, stopping)
     finally:
@@ -72,6 +75,10 @@ async def _live(role: Role, stopping: asyncio.Event) -> int:
             log.info("stopping")
             await role.stop()
         await running
+    except KafkaConnectionError as error:
+        log.error("failed", error=f"Kafka does not answer ({error}): is kafka.bootstrap_servers right?")  # noqa: TRY400
+        code = EXIT_FAILED
+        await _stop_after_failure(role)
     except HeadraceError as error:
         # Our own errors say what to do: a traceback would bury it.
         log.error("failed", error=error.message, code=error.code)  # noqa: TRY400 (see above)

@@ -1,18 +1,32 @@
 """Topics on the broker: created from the registry, checked before a role calls itself ready, listed with their ends."""
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
-from runtime.kafka import make_admin, make_consumer
+from runtime.kafka import make_admin, make_consumer, running
 from schemas.errors import BrokerUnavailable, SettingsError
 from schemas.settings import KafkaSettings
 from schemas.topics import TopicSpec
 
 _OK = 0
+
+# A topic that was just created is known to every broker, with leaders, within milliseconds.
+_VISIBLE_WITHIN_S = 30.0
+_VISIBLE_POLL_S = 0.02
+
+
+class Extent(NamedTuple):
+    """The offset of the oldest record that a partition keeps, and the one that the next record will have."""
+
+    start: int
+    end: int
 
 
 class TopicStatus(msgspec.Struct, kw_only=True, frozen=True):
@@ -23,25 +37,25 @@ class TopicStatus(msgspec.Struct, kw_only=True, frozen=True):
     partitions: int = 0
     num_records: int = 0
     end_offsets: list[int] = []
+    configs: dict[str, str] = {}
 
 
 async def create_missing(kafka: KafkaSettings, specs: Iterable[TopicSpec]) -> list[str]:
-    """Create the topics that do not exist yet, and give their names. Existing ones are left as they are."""
+    """Create the topics that do not exist yet, and give their names; all can be used when this returns.
+
+    Existing ones are left as they are.
+    """
     wanted = {spec.name: spec for spec in specs}
-    admin = make_admin(kafka)
-    await admin.start()
-    try:
+    async with running(make_admin(kafka)) as admin:
         missing = [spec for name, spec in wanted.items() if name not in set(await admin.list_topics())]
-        if not missing:
-            return []
-        response = await admin.create_topics([_new_topic(spec) for spec in missing])
-        for name, code, *_ in response.topic_errors:
-            # Another process may have been faster: that is what was wanted.
-            if code not in (_OK, TopicAlreadyExistsError.errno):
-                raise BrokerUnavailable(f"topic {name} cannot be created: {for_code(code).__name__}")
+        if missing:
+            response = await admin.create_topics([_new_topic(spec) for spec in missing])
+            for name, code, *_ in response.topic_errors:
+                # Another process may have been faster: that is what was wanted.
+                if code not in (_OK, TopicAlreadyExistsError.errno):
+                    raise BrokerUnavailable(f"topic {name} cannot be created: {for_code(code).__name__}")
+        await _wait_visible(admin, list(wanted))
         return [spec.name for spec in missing]
-    finally:
-        await admin.close()
 
 
 async def require(kafka: KafkaSettings, names: Iterable[str]) -> None:
@@ -50,40 +64,92 @@ async def require(kafka: KafkaSettings, names: Iterable[str]) -> None:
     Raises:
         SettingsError: some are missing; says how to create them.
     """
-    admin = make_admin(kafka)
-    await admin.start()
-    try:
+    async with running(make_admin(kafka)) as admin:
         missing = sorted(set(names) - set(await admin.list_topics()))
-    finally:
-        await admin.close()
     if missing:
         raise SettingsError(f"topics are missing: {', '.join(missing)}; create them with `headrace topics create`")
 
 
-async def describe(kafka: KafkaSettings, specs: Iterable[TopicSpec]) -> list[TopicStatus]:
-    """The registry's topics as they are: partitions, records, end offsets (read_committed)."""
-    consumer = make_consumer(kafka)
-    await consumer.start()
-    try:
-        existing = await consumer.topics()
-        return [
-            await _describe(consumer, spec.name) if spec.name in existing else TopicStatus(name=spec.name, exists=False)
-            for spec in specs
-        ]
-    finally:
-        await consumer.stop()
+async def partition_counts(kafka: KafkaSettings, names: Sequence[str]) -> dict[str, int]:
+    """How many partitions each topic has; those that do not exist are left out."""
+    async with running(make_admin(kafka)) as admin:
+        return await count_partitions(admin, names)
 
 
-async def _describe(consumer, name: str) -> TopicStatus:  # type: ignore[no-untyped-def] # aiokafka has no types
-    ids = sorted(consumer.partitions_for_topic(name) or ())
-    partitions = [TopicPartition(name, number) for number in ids]
+async def count_partitions(admin: Any, names: Sequence[str]) -> dict[str, int]:
+    """The same, over an admin client that is connected already."""
+    described = await admin.describe_topics(list(names)) if names else []
+    return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["error_code"] == _OK}
+
+
+async def find_extents(consumer: Any, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
+    """The extent of each partition (read_committed). The consumer is assigned to all of them, paused."""
+    # Assigned first, so that aiokafka learns the leaders of all topics at once (else one after the other, 0.1 s each);
+    # paused, since a broker answers a connection in order: a look-up would wait behind a fetch that waits for records.
+    consumer.assign(partitions)
+    consumer.pause(*partitions)
+    if not partitions:
+        return {}
     starts, ends = await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
+    return {tp: Extent(starts[tp], ends[tp]) for tp in partitions}
+
+
+async def describe(kafka: KafkaSettings, specs: Sequence[TopicSpec]) -> list[TopicStatus]:
+    """The registry's topics as they are: partitions, records, end offsets (read_committed), the configs that we set."""
+    async with running(make_admin(kafka)) as admin, running(make_consumer(kafka)) as consumer:
+        counts = await count_partitions(admin, [spec.name for spec in specs])
+        configs = await _configs(admin, [spec for spec in specs if spec.name in counts])
+        partitions = [TopicPartition(name, number) for name, count in counts.items() for number in range(count)]
+        extents = await find_extents(consumer, partitions)
+    return [
+        _status(spec.name, [extents[tp] for tp in partitions if tp.topic == spec.name], configs[spec.name])
+        if spec.name in counts
+        else TopicStatus(name=spec.name, exists=False)
+        for spec in specs
+    ]
+
+
+def _status(name: str, extents: Sequence[Extent], configs: Mapping[str, str]) -> TopicStatus:
     return TopicStatus(
         name=name,
         exists=True,
-        partitions=len(partitions),
-        num_records=sum(ends[tp] - starts[tp] for tp in partitions),
-        end_offsets=[ends[tp] for tp in partitions],
+        partitions=len(extents),
+        num_records=sum(extent.end - extent.start for extent in extents),
+        end_offsets=[extent.end for extent in extents],
+        configs=dict(configs),
+    )
+
+
+async def _configs(admin: Any, specs: Sequence[TopicSpec]) -> dict[str, dict[str, str]]:
+    if not specs:
+        return {}
+    asked = [ConfigResource(ConfigResourceType.TOPIC, spec.name, dict.fromkeys(spec.configs)) for spec in specs]
+    found: dict[str, dict[str, str]] = {}
+    for response in await admin.describe_configs(asked):
+        for code, _, _, name, entries in response.resources:
+            if code != _OK:
+                raise BrokerUnavailable(f"the configs of topic {name} cannot be read: {for_code(code).__name__}")
+            found[name] = {entry[0]: entry[1] for entry in entries}
+    return found
+
+
+async def _wait_visible(admin: Any, names: Sequence[str]) -> None:
+    try:
+        async with asyncio.timeout(_VISIBLE_WITHIN_S):
+            while not all(_has_leaders(topic) for topic in await admin.describe_topics(list(names))):  # noqa: ASYNC110
+                await asyncio.sleep(_VISIBLE_POLL_S)  # (polled, since the broker sends no event)
+    except TimeoutError:
+        raise BrokerUnavailable(
+            f"topics were created, but some have no leader after {_VISIBLE_WITHIN_S:g} s; are all brokers up?"
+        ) from None
+
+
+def _has_leaders(topic: Mapping[str, Any]) -> bool:
+    partitions = topic["partitions"]
+    return (
+        topic["error_code"] == _OK
+        and bool(partitions)
+        and all(partition["error_code"] == _OK and partition["leader"] >= 0 for partition in partitions)
     )
 
 

@@ -30,7 +30,11 @@ class ModelAnnouncement(msgspec.Struct, kw_only=True, tag_field="schema", tag="m
 
 
 class DeadLetter(msgspec.Struct, kw_only=True, tag_field="schema", tag="dead-letter/1", omit_defaults=True):
-    """A full reproduction bundle: the record as it was (bytes are base64 in JSON), and what went wrong where."""
+    """A full reproduction bundle: the record as it was (bytes are base64 in JSON), and what went wrong where.
+
+    A bundle that is too large for a record lies in object storage under the full key `object`; the record then has
+    neither key nor value nor headers.
+    """
 
     topic: str
     partition: int
@@ -42,4 +46,5 @@ class DeadLetter(msgspec.Struct, kw_only=True, tag_field="schema", tag="dead-let
     attempts: int = 1
     key: bytes | None = None
     value: bytes | None = None
-    headers: list[tuple[str, bytes]] = []
+    headers: list[tuple[str, bytes | None]] = []
+    object: str | None = None

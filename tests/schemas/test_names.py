@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.errors import SettingsError
-from schemas.names import LANES, Names, check_model_name, lane_of
+from schemas.names import LANES, Lane, Names, check_model_name, lane_of
 from schemas.settings import TopicsSettings
 from schemas.topics import registry
 
@@ -39,7 +39,7 @@ def test_a_new_generation_shares_no_name_with_the_old_one() -> None:
 
 
 @pytest.mark.parametrize("lane", LANES)
-def test_a_topic_of_the_way_knows_its_lane(lane: str) -> None:
+def test_a_topic_of_the_way_knows_its_lane(lane: Lane) -> None:
     names = Names()
     assert {lane_of(topic) for topic in (names.requests(lane), names.turns(lane), names.batches("m", lane))} == {lane}
 

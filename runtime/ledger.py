@@ -45,9 +45,13 @@ class Ledger:
         """Note that a record is done. Closing it twice is harmless: a duplicate may end with its original."""
         self._open.discard(offset)
 
+    def advance(self, position: int) -> None:
+        """Note that all below `position` was delivered or never will be (markers, aborted or compacted records)."""
+        self._next = max(self._next, position)
+
     def would_commit(self, closing: set[int]) -> int:
         """The offset to commit if `closing` were done as well: what a transaction writes before it is sure."""
-        for offset in self._order:
-            if offset in self._open and offset not in closing:
-                return offset
-        return self._next
+        # Asking for `committable` drops what is closed at the front: else each transaction would walk over all of it.
+        if self.committable == self._next:
+            return self._next
+        return next((offset for offset in self._order if offset in self._open and offset not in closing), self._next)
