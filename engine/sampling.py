@@ -1,0 +1,153 @@
+"""Turns sequences' sampling parameters into one batch of tensors, and the batch's results back into records.
+
+The state of a sequence is its tokens: after a preemption or in another process it is rebuilt from them.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+
+from engine.plan import Sample, SequenceStart
+from kernels.sampling import RowLogprobs, SampledRows, SamplingRows, TokenValues
+from schemas.sampling import MAX_TOP_LOGPROBS, SamplingParams, TokenLogprob
+
+
+class TokenCounts:
+    """How often each token occurred: parallel arrays, so that a batch takes them without a loop over tokens."""
+
+    def __init__(self, token_ids: Iterable[int] = ()) -> None:
+        self.token_ids = array("q")
+        self.counts = array("q")
+        self._places: dict[int, int] = {}
+        for token_id in token_ids:
+            self.add(token_id)
+
+    def add(self, token_id: int) -> None:
+        """Count one more."""
+        place = self._places.setdefault(token_id, len(self.token_ids))
+        if place == len(self.token_ids):
+            self.token_ids.append(token_id)
+            self.counts.append(0)
+        self.counts[place] += 1
+
+
+class SamplerState:
+    """What sampling must know of one sequence. `eos_token_ids` end an output, unless its parameters ignore them."""
+
+    def __init__(self, start: SequenceStart, eos_token_ids: Sequence[int]) -> None:
+        self.sequence_id = start.sequence_id
+        self.choice = start.choice
+        self.params = start.sampling
+        self.index = len(start.token_ids) - start.num_prompt
+        self.stop_token_ids = stop_token_ids(start.sampling, eos_token_ids)
+        self.output = TokenCounts(start.token_ids[start.num_prompt :]) if _counts_output(start.sampling) else None
+        self.seen = TokenCounts(start.token_ids) if start.sampling.repetition_penalty != 1 else None
+
+    def append(self, token_id: int) -> None:
+        """Count a token that was sampled."""
+        self.index += 1
+        for counts in (self.output, self.seen):
+            if counts is not None:
+                counts.add(token_id)
+
+    @property
+    def banned_token_ids(self) -> list[int]:
+        """Tokens that would end the output before it has `min_tokens`."""
+        return self.stop_token_ids if self.index < self.params.min_tokens else []
+
+
+def stop_token_ids(params: SamplingParams, eos_token_ids: Sequence[int]) -> list[int]:
+    """Tokens that end an output, sorted."""
+    return sorted({*params.stop_token_ids, *(() if params.ignore_eos else eos_token_ids)})
+
+
+def sampling_rows(states: Sequence[SamplerState]) -> SamplingRows:
+    """One row for each sequence."""
+    params = [state.params for state in states]
+    wanted = [row for row, p in enumerate(params) if p.top_logprobs is not None]
+    return SamplingRows(
+        temperature=torch.tensor([p.temperature for p in params]),
+        top_p=torch.tensor([p.top_p for p in params]),
+        top_k=torch.tensor([p.top_k for p in params]),
+        min_p=torch.tensor([p.min_p for p in params]),
+        seed=torch.tensor([p.seed for p in params]),
+        choice=torch.tensor([state.choice for state in states]),
+        index=torch.tensor([state.index for state in states]),
+        repetition=_repetition(states),
+        penalties=_penalties(states),
+        bias=TokenValues.of(
+            [(row, token_id, value) for row, p in enumerate(params) for token_id, value in p.logit_bias.items()]
+        ),
+        banned=TokenValues.of(
+            [(row, token_id, 0.0) for row, state in enumerate(states) for token_id in state.banned_token_ids]
+        ),
+        logprob_rows=wanted,
+        # Always the most: which of several equal tokens come first depends on how many are asked for.
+        num_top=MAX_TOP_LOGPROBS,
+    )
+
+
+def samples(states: Sequence[SamplerState], sampled: SampledRows) -> list[Sample]:
+    """One record for each sequence, in the order of the rows."""
+    logprobs = _logprob_records(states, sampled)
+    rows = zip(states, sampled.token_ids.tolist(), sampled.is_finite.tolist(), strict=True)
+    return [
+        Sample(state.sequence_id, token_id if is_finite else None, logprobs.get(row) if is_finite else None)
+        for row, (state, token_id, is_finite) in enumerate(rows)
+    ]
+
+
+def _logprob_records(states: Sequence[SamplerState], sampled: SampledRows) -> dict[int, TokenLogprob]:
+    logprobs: RowLogprobs | None = sampled.logprobs
+    if logprobs is None:
+        return {}
+    chosen, top_ids, top = logprobs.chosen.tolist(), logprobs.top_token_ids.tolist(), logprobs.top.tolist()
+    records = {}
+    for place, row in enumerate(logprobs.rows):
+        num_top = states[row].params.top_logprobs or 0
+        likeliest = list(zip(top_ids[place], top[place], strict=True))[:num_top]
+        token_id = int(sampled.token_ids[row])
+        records[row] = TokenLogprob(token_id=token_id, logprob=chosen[place], top=likeliest)
+    return records
+
+
+def _counts_output(params: SamplingParams) -> bool:
+    return params.presence_penalty != 0 or params.frequency_penalty != 0
+
+
+def _repetition(states: Sequence[SamplerState]) -> TokenValues:
+    found = [(row, state.seen, state.params.repetition_penalty) for row, state in enumerate(states)]
+    return _concatenate(
+        [
+            (row, seen.token_ids, np.full(len(seen.token_ids), penalty))
+            for row, seen, penalty in found
+            if seen is not None
+        ]
+    )
+
+
+def _penalties(states: Sequence[SamplerState]) -> TokenValues:
+    """Presence once, frequency for each occurrence."""
+    found = [(row, state.output, state.params) for row, state in enumerate(states)]
+    return _concatenate(
+        [
+            (
+                row,
+                output.token_ids,
+                params.presence_penalty + params.frequency_penalty * np.array(output.counts, dtype=np.float64),
+            )
+            for row, output, params in found
+            if output is not None
+        ]
+    )
+
+
+def _concatenate(parts: list[tuple[int, "array[int]", "np.ndarray[tuple[int], np.dtype[np.float64]]"]]) -> TokenValues:
+    if not parts:
+        return TokenValues.of([])
+    rows = np.concatenate([np.full(len(token_ids), row, dtype=np.int64) for row, token_ids, _ in parts])
+    token_ids = np.concatenate([np.array(token_ids, dtype=np.int64) for _, token_ids, _ in parts])
+    values = np.concatenate([values for _, _, values in parts]).astype(np.float32)
+    return TokenValues(torch.from_numpy(rows), torch.from_numpy(token_ids), torch.from_numpy(values))

@@ -1,0 +1,169 @@
+"""Runs an engine in a thread of its own, so that an event loop never waits for a forward pass.
+
+The thread sleeps on a condition while there is no work. What it reports, it reports from itself: `on_output` is called
+in the engine's thread, must return soon, and hands over to its own loop (`call_soon_threadsafe`) what takes longer.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from engine.engine import Engine
+from engine.types import EngineStats, GenerationOutput, GenerationRequest
+from schemas.errors import EngineFault, RequestError
+
+OnOutput = Callable[[GenerationOutput], None]
+_Command = Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Listener:
+    """Who hears of a request, until `num_open` choices have ended."""
+
+    on_output: OnOutput
+    num_open: int
+
+
+class EngineThread:
+    """A running engine. All methods may be called from any thread.
+
+    `failed` completes with the exception if the loop dies of one; nothing more comes out then, and the process should
+    end so that another worker takes its requests over.
+    """
+
+    def __init__(self, engine: Engine, *, name: str = "engine") -> None:
+        self._engine = engine
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._changed = threading.Condition()
+        self._commands: deque[_Command] = deque()
+        self._listeners: dict[str, _Listener] = {}
+        self._is_stopping = False
+        self._is_draining = False
+        self._last_step_at: float | None = None
+        self._current_step_started_at: float | None = None
+        self._stats = engine.stats()
+        self.failed: Future[None] = Future()
+
+    @property
+    def last_step_at(self) -> float | None:
+        """When a step last ended, on the monotonic clock; None before the first."""
+        return self._last_step_at
+
+    @property
+    def current_step_started_at(self) -> float | None:
+        """When the step that is running began; None between steps. A step that hangs shows here."""
+        return self._current_step_started_at
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's numbers after its last step."""
+        return self._stats
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Start the loop."""
+        self._thread.start()
+
+    def stop(self, *, drain: bool, timeout_s: float | None = None) -> bool:
+        """End the loop and wait for it; False if it has not ended in time.
+
+        With `drain` what is running runs to its end first. Without, the loop ends after the current step, and what was
+        running gets no further output: another worker goes on with it.
+        """
+        with self._changed:
+            self._is_stopping = True
+            self._is_draining = drain
+            self._changed.notify()
+        if self._thread.ident is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def submit(self, request: GenerationRequest, on_output: OnOutput) -> None:
+        """Run a request. Each choice's last output has a finish reason, also if the request is refused.
+
+        EngineFault if the loop has ended or is ending.
+        """
+        with self._changed:
+            if self._is_stopping or self.failed.done():
+                raise EngineFault("The engine is stopping and takes no new request.")
+            self._commands.append(lambda: self._add(request, on_output))
+            self._changed.notify()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request at the next step; nothing happens if it is not running."""
+        with self._changed:
+            self._commands.append(lambda: self._cancel(request_id))
+            self._changed.notify()
+
+    def _run(self) -> None:
+        try:
+            self._engine.executor.bind_thread()
+            while self._wait():
+                self._step()
+        except BaseException as error:  # noqa: BLE001 - whatever ends the thread must reach whoever watches it
+            self.failed.set_exception(error)
+        finally:
+            self._current_step_started_at = None
+
+    def _wait(self) -> bool:
+        """Sleep until there is work, and take in what was asked for; False at the end."""
+        with self._changed:
+            while not (self._commands or self._engine.has_work or self._is_stopping):
+                self._changed.wait()
+            commands, self._commands = self._commands, deque()
+            must_end = self._is_stopping and not self._is_draining
+        for command in commands:
+            command()
+        return not must_end and (self._engine.has_work or not self._is_stopping)
+
+    def _step(self) -> None:
+        if not self._engine.has_work:
+            return
+        self._current_step_started_at = time.monotonic()
+        outputs = self._engine.step()
+        self._last_step_at = time.monotonic()
+        self._current_step_started_at = None
+        self._stats = self._engine.stats()
+        for output in outputs:
+            self._deliver(output)
+
+    def _deliver(self, output: GenerationOutput) -> None:
+        listener = self._listeners[output.request_id]
+        if output.finish_reason is not None:
+            listener.num_open -= 1
+            if not listener.num_open:
+                del self._listeners[output.request_id]
+        listener.on_output(output)
+
+    def _add(self, request: GenerationRequest, on_output: OnOutput) -> None:
+        try:
+            self._engine.add(request)
+        except RequestError as error:
+            for choice in range(request.sampling.num_choices):
+                on_output(_refused(request, choice, error))
+        else:
+            self._listeners[request.request_id] = _Listener(on_output, request.sampling.num_choices)
+
+    def _cancel(self, request_id: str) -> None:
+        self._engine.cancel(request_id)
+
+
+def _refused(request: GenerationRequest, choice: int, error: RequestError) -> GenerationOutput:
+    return GenerationOutput(
+        request_id=request.request_id,
+        choice=choice,
+        index=len(request.emitted.get(choice, ())),
+        token_ids=[],
+        text="",
+        finish_reason="error",
+        num_prompt_tokens=len(request.prompt_token_ids),
+        error=error.body,
+    )

@@ -1,0 +1,92 @@
+"""How keys and values lie in memory: the contract between the block manager, which only counts blocks, and kernels."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from kernels.errors import BadKernelInput
+
+# Tokens a block. Prefix sharing, eviction and copying all happen in this unit.
+BLOCK_SIZE = 16
+
+# Attention over a long context is computed in parts of this many tokens, counted from position 0, and the parts are
+# merged in order. Fixed places are what makes a row's numbers the same in prefill and decode, chunked or not.
+SPLIT_SIZE = 256
+BLOCKS_PER_SPLIT = SPLIT_SIZE // BLOCK_SIZE
+
+CACHE_LINE_BYTES = 64
+
+# Names this arrangement of numbers in the keys of cached blocks.
+LAYOUT = f"paged/1 block={BLOCK_SIZE} split={SPLIT_SIZE}"
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpan:
+    """Consecutive tokens of one sequence that are computed in one step.
+
+    `start` is the position of the first, `block_table` the sequence's blocks from position 0 on, long enough for the
+    last of the `num_rows`.
+    """
+
+    start: int
+    num_rows: int
+    block_table: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class KVShape:
+    """What one token stores: `num_layers` times keys and values of `num_kv_heads` heads of `head_dim` numbers."""
+
+    num_layers: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block with all its layers."""
+        return 2 * self.num_layers * self.num_kv_heads * BLOCK_SIZE * self.head_dim * self.dtype.itemsize
+
+
+class PagedCache:
+    """The memory of all blocks.
+
+    `storage` is `[num_blocks + 1, num_layers, 2, num_kv_heads, BLOCK_SIZE, head_dim]` (2: keys, values): a block is one
+    contiguous piece, so that copying or moving it is one memcpy. The extra last block is never written: it pads tables.
+    """
+
+    def __init__(self, shape: KVShape, num_blocks: int, device: torch.device) -> None:
+        if num_blocks < 1:
+            raise BadKernelInput(f"A cache needs at least one block, not {num_blocks}.")
+        self.shape = shape
+        self.num_blocks = num_blocks
+        size = (num_blocks + 1, shape.num_layers, 2, shape.num_kv_heads, BLOCK_SIZE, shape.head_dim)
+        # Zeroed: masked places have weight 0, and 0 times what was left in memory would be NaN if that is not finite.
+        self.storage = _zeros(size, shape.dtype, device)
+
+    @property
+    def null_block(self) -> int:
+        """The block of zeros."""
+        return self.num_blocks
+
+    def copy_block(self, source: int, destination: int) -> None:
+        """Copy all layers of one block onto another."""
+        self.storage[destination].copy_(self.storage[source])
+
+    def zero_blocks(self, blocks: Iterable[int]) -> None:
+        """Clear blocks that may hold numbers that are not finite."""
+        for block in blocks:
+            self.storage[block].zero_()
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that on the CPU take memory only when they are first written; torch.zeros writes them all at once."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    num_bytes = math.prod(size) * dtype.itemsize
+    memory = torch.from_numpy(np.zeros(num_bytes + CACHE_LINE_BYTES, dtype=np.uint8))
+    start = -memory.data_ptr() % CACHE_LINE_BYTES
+    return memory[start : start + num_bytes].view(dtype).view(size)
