@@ -1,0 +1,1 @@
+"""The CPU stages between topics, as stateless Faust agents: context, tokenization, packing."""

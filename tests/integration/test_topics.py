@@ -1,0 +1,76 @@
+"""Topics on the real broker: created as the registry says, required, described; keys partitioned as others do it."""
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.local.background import BackgroundStack
+from runtime.kafka import make_producer, partition_for
+from runtime.topics import create_missing, describe, partition_counts, require
+from schemas.errors import SettingsError
+from schemas.names import Names
+from schemas.settings import KafkaSettings, TopicsSettings
+from schemas.topics import TopicSpec, registry
+
+pytestmark = pytest.mark.integration
+
+MODELS = ["m-1"]
+
+
+@pytest.fixture
+def kafka(stack: BackgroundStack) -> KafkaSettings:
+    return KafkaSettings(bootstrap_servers=stack.endpoints.bootstrap_servers)
+
+
+@pytest.fixture
+def specs(namespace: str) -> list[TopicSpec]:
+    return registry(Names(namespace), TopicsSettings(namespace=namespace, partitions=3), MODELS)
+
+
+async def test_topics_are_created_once_and_as_the_registry_says(kafka: KafkaSettings, specs: list[TopicSpec]) -> None:
+    assert await create_missing(kafka, specs[:3]) == [spec.name for spec in specs[:3]]
+    assert await create_missing(kafka, specs) == [spec.name for spec in specs[3:]]
+    assert await create_missing(kafka, specs) == []
+    for spec, status in zip(specs, await describe(kafka, specs), strict=True):
+        assert (status.name, status.exists, status.partitions) == (spec.name, True, 3)
+        assert status.configs == spec.configs
+        assert status.end_offsets == [0, 0, 0]
+
+
+async def test_topics_that_are_missing_are_named_with_the_remedy(kafka: KafkaSettings, specs: list[TopicSpec]) -> None:
+    with pytest.raises(SettingsError, match=r"topics are missing: .*\.requests.*`headrace topics create`"):
+        await require(kafka, [spec.name for spec in specs])
+    assert not any(status.exists for status in await describe(kafka, specs))
+    await create_missing(kafka, specs)
+    await require(kafka, [spec.name for spec in specs])
+
+
+async def test_partitions_are_counted_of_the_topics_that_exist(kafka: KafkaSettings, specs: list[TopicSpec]) -> None:
+    await create_missing(kafka, specs[:1])
+    assert await partition_counts(kafka, [specs[0].name, specs[1].name]) == {specs[0].name: 3}
+    assert await partition_counts(kafka, []) == {}
+
+
+async def test_records_are_seen_in_the_end_offsets(kafka: KafkaSettings, specs: list[TopicSpec]) -> None:
+    await create_missing(kafka, specs[:1])
+    producer = make_producer(kafka)
+    await producer.start()
+    for partition in (0, 0, 2):
+        await producer.send_and_wait(specs[0].name, b"x", partition=partition)
+    await producer.stop()
+    (status,) = await describe(kafka, specs[:1])
+    assert (status.end_offsets, status.num_records) == ([2, 0, 1], 3)
+
+
+async def test_librdkafka_with_murmur2_puts_a_key_where_we_look_for_it(
+    kafka: KafkaSettings, specs: list[TopicSpec]
+) -> None:
+    await create_missing(kafka, specs[:1])
+    found: dict[bytes, int] = {}
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2"})
+    for key in [f"session-{number}".encode() for number in range(50)] + ["ключ".encode(), b"\xff\x00", b"x"]:
+        producer.produce(
+            specs[0].name, b"", key=key, on_delivery=lambda _, record: found.update({record.key(): record.partition()})
+        )
+    assert producer.flush(30) == 0
+    assert found == {key: partition_for(key, 3) for key in found}
+    assert set(found.values()) == {0, 1, 2}
