@@ -1,0 +1,255 @@
+"""One owned partition number at work: records in, decisions by the desk, records out in the order that is promised.
+
+Offsets have one writer, the transactional producer. It is fenced together with all else that a predecessor might still
+do; and an offset committed in any other way could be overtaken by an older one that waits inside a transaction.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+from aiokafka.structs import ConsumerRecord
+
+from consumers.gate.admission import AdmissionRules
+from consumers.gate.bundles import fitted
+from consumers.gate.desk import Desk
+from consumers.gate.outgoing import Outgoing
+from consumers.gate.round import Letter, Put, Round
+from consumers.gate.takeover import Taken
+from consumers.transactor import OutRecord, Position
+from consumers.worker.clock import BrokerClock
+from runtime.logging import get_logger
+from runtime.metrics import DEAD_LETTERS, RECORDS_IN, REQUESTS_ENDED
+from runtime.storage import ObjectStore
+from schemas.codec import SESSION_TURN
+from schemas.errors import BrokerUnavailable, Fenced, StorageUnavailable
+from schemas.names import Names
+
+log = get_logger(__name__)
+
+# So many delivered records of a topic may be undecided before its partition is paused; it resumes at half of that.
+MAX_OPEN = 1_000
+
+_MAX_ITEMS_A_ROUND = 256
+_FIRST_RETRY_S = 0.1
+_LAST_RETRY_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+
+
+class Shared(NamedTuple):
+    """What all partitions of a gate share."""
+
+    names: Names
+    rules: AdmissionRules
+    max_parked: int
+    producer: AIOKafkaProducer
+    objects: ObjectStore
+    clock: BrokerClock
+
+
+class _Tick(NamedTuple):
+    """A moment has passed."""
+
+
+class _Delivered(NamedTuple):
+    """A record of one of the input topics."""
+
+    record: ConsumerRecord
+
+
+_Item = _Delivered | Put | _Tick
+
+
+class Partition:
+    """Owns one number of the gate's topics from takeover until `stop`, or until `failure` is set."""
+
+    def __init__(self, number: int, taken: Taken, shared: Shared) -> None:
+        self.number = number
+        self.failure: BaseException | None = None
+        self._shared = shared
+        self._transactor, self._ledgers, book = taken
+        self._desk = Desk(shared.names, number, book, shared.rules, max_parked=shared.max_parked)
+        self._outgoing = Outgoing(shared.names, number)
+        self._items: asyncio.Queue[_Item | None] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._puts: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.Task[None] | None = None
+        self._committed: dict[TopicPartition, int] = {tp: ledger.committable for tp, ledger in self._ledgers.items()}
+        self._has_tick = False
+        self._is_stopping = False
+
+    @property
+    def num_parked(self) -> int:
+        """How many turns wait for their predecessor."""
+        return self._desk.num_parked
+
+    @property
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """Where delivery goes on, for each topic."""
+        return {tp: ledger.next_offset for tp, ledger in self._ledgers.items()}
+
+    def num_open(self, tp: TopicPartition) -> int:
+        """How many delivered records of a topic are not done."""
+        return self._ledgers[tp].num_open
+
+    def start(self) -> None:
+        """Begin to decide what is offered."""
+        self._loop = self._spawn(self._run(), self._tasks)
+
+    def offer(self, record: ConsumerRecord) -> None:
+        """Take a delivered record; one that was delivered before is dropped."""
+        tp = TopicPartition(record.topic, record.partition)
+        if not self._ledgers[tp].open(record.offset):
+            log.info("redelivered_dropped", topic=record.topic, partition=record.partition, offset=record.offset)
+            return
+        RECORDS_IN.labels(record.topic).inc()
+        self._items.put_nowait(_Delivered(record))
+
+    def tick(self) -> None:
+        """Say that time has passed: overdue turns end, and the progress of plain requests is committed."""
+        if not self._has_tick:
+            self._has_tick = True
+            self._items.put_nowait(_Tick())
+
+    async def prove_owned(self) -> None:
+        """Commit the offsets as they are: that succeeds only if nobody has owned the partition meanwhile.
+
+        Raises:
+            Fenced: somebody has, and what is known here of sessions may be out of date.
+        """
+        await self._transactor.submit((), commits=list(self._ledgers))
+
+    async def stop(self) -> None:
+        """Finish what is decided, commit, let go. What is only delivered is left to the next owner."""
+        self._is_stopping = True
+        self._items.put_nowait(None)
+        try:
+            await asyncio.wait_for(self._finish(), _STOP_TIMEOUT_S)
+        except (Fenced, BrokerUnavailable, TimeoutError) as error:
+            # Nothing is lost: what was not committed is delivered to the next owner again.
+            log.info("let_go_unfinished", partition=self.number, reason=repr(error))
+        finally:
+            leftover = [*self._tasks, *self._puts]
+            for task in leftover:
+                task.cancel()
+            await asyncio.gather(*leftover, return_exceptions=True)
+            await self._transactor.stop(timeout_s=_STOP_TIMEOUT_S)
+
+    async def _finish(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        if self.failure is not None:
+            raise self.failure
+        if commits := self._with_progress():
+            await self._transactor.submit((), commits=commits)
+
+    async def _run(self) -> None:
+        while (item := await self._items.get()) is not None and not self._is_stopping:
+            out = Round()
+            is_tick = self._decide(item, out)
+            for _ in range(_MAX_ITEMS_A_ROUND):
+                if self._items.empty() or (item := self._items.get_nowait()) is None:
+                    break
+                is_tick |= self._decide(item, out)
+            await self._execute(out, commits_progress=is_tick)
+
+    def _decide(self, item: _Item, out: Round) -> bool:
+        """Decide one item; True if it was a tick."""
+        now_ms = self._shared.clock.now_ms()
+        match item:
+            case Put():
+                self._desk.object_put(item, now_ms, out)
+            case _Tick():
+                self._has_tick = False
+                self._desk.time_passed(now_ms, out)
+            case _Delivered(record):
+                self._desk.record(record, now_ms, out)
+        return isinstance(item, _Tick)
+
+    async def _execute(self, out: Round, *, commits_progress: bool) -> None:
+        """Send what is plain and wait for it, then let one transaction have the rest.
+
+        A transaction commits offsets only up to the first record that is not done: if it did not wait for plain turns
+        before it, its own input could be delivered again to the next owner, and be decided twice.
+        """
+        acks = [await self._send(turn.record) for turn in out.plain]
+        for put in out.puts:
+            self._spawn(self._put(put), self._puts)
+        letters = await asyncio.gather(*(self._letter(letter) for letter in out.letters))
+        for turn, ack in zip(out.plain, acks, strict=True):
+            await self._acknowledged(ack)
+            self._close(turn.position)
+        for position in out.done:
+            self._close(position)
+        commits = self._with_progress() if commits_progress else []
+        if out.writes or out.closes or letters or commits:
+            self._spawn(self._write(out, letters, commits), self._tasks)
+
+    async def _write(self, out: Round, letters: list[OutRecord], commits: list[TopicPartition]) -> None:
+        await self._transactor.submit([*letters, *out.writes], out.closes, commits=commits)
+        DEAD_LETTERS.labels("gate").inc(len(letters))
+        for status in out.ended:
+            REQUESTS_ENDED.labels(status).inc()
+
+    async def _letter(self, letter: Letter) -> OutRecord:
+        tenant = letter.decision.envelope.tenant
+        fitting = await fitted(letter.letter, tenant, self._shared.names, self._shared.objects)
+        return self._outgoing.dead_letter(fitting, letter.decision)
+
+    async def _put(self, put: Put) -> None:
+        """Put an object however long it takes. Only its session waits for it."""
+        content = SESSION_TURN.encode(put.effect.content)
+        delay_s = _FIRST_RETRY_S
+        while not await self._try_put(put, content):
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LAST_RETRY_S)
+        self._items.put_nowait(put)
+
+    async def _try_put(self, put: Put, content: bytes) -> bool:
+        try:
+            await self._shared.objects.put(put.effect.key, content)
+        except StorageUnavailable as error:
+            log.warning("session_waits_for_storage", session=put.session.session, error=error.message)
+            return False
+        return True
+
+    async def _send(self, record: OutRecord) -> "asyncio.Future[Any]":
+        try:
+            ack: asyncio.Future[Any] = await self._shared.producer.send(
+                record.topic, record.value, key=record.key, partition=record.partition, headers=list(record.headers)
+            )
+        except KafkaError as error:
+            raise BrokerUnavailable(f"a turn cannot be written to {record.topic}: {error!r}") from error
+        return ack
+
+    async def _acknowledged(self, ack: "asyncio.Future[Any]") -> None:
+        try:
+            self._shared.clock.hear((await ack).timestamp)
+        except KafkaError as error:
+            raise BrokerUnavailable(f"a turn was not acknowledged: {error!r}") from error
+
+    def _close(self, position: Position) -> None:
+        self._ledgers[position.tp].close(position.offset)
+
+    def _with_progress(self) -> list[TopicPartition]:
+        """The topics with something done that was not committed yet."""
+        found = [tp for tp, ledger in self._ledgers.items() if ledger.committable > self._committed[tp]]
+        self._committed |= {tp: self._ledgers[tp].committable for tp in found}
+        return found
+
+    def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        among.add(task)
+        task.add_done_callback(lambda done: self._on_done(done, among))
+        return task
+
+    def _on_done(self, task: asyncio.Task[None], among: set[asyncio.Task[None]]) -> None:
+        among.discard(task)
+        if task.cancelled() or task.exception() is None:
+            return
+        self.failure = self.failure or task.exception()
+        # Nothing more is decided: it could not be written, and a plain turn would be one for nothing.
+        if self._loop is not None:
+            self._loop.cancel()

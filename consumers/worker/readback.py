@@ -1,0 +1,83 @@
+"""Reads what a takeover must know: where the predecessor stood, and what it has said of its requests."""
+
+import asyncio
+import time
+from typing import NamedTuple
+
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from consumers.journal import JournalEntry
+from consumers.worker.takeover import DEDUP_WINDOW_MS, Checkpoint, decode_checkpoint
+from runtime.logging import get_logger
+from schemas.codec import JOURNAL
+from schemas.errors import BrokerUnavailable, MalformedRecord
+
+log = get_logger(__name__)
+
+_POLL_MS = 500
+_MAX_RECORDS_A_POLL = 5000
+
+
+class CommittedPosition(NamedTuple):
+    """Where the predecessor stood: the offset to go on at, and its checkpoint if it left one."""
+
+    offset: int
+    checkpoint: Checkpoint | None
+
+
+async def committed_position(
+    admin: AIOKafkaAdminClient, reader: AIOKafkaConsumer, group: str, tp: TopicPartition
+) -> CommittedPosition:
+    """Read the commit of a group, to be called after the fence. Without one it is where the kept records begin."""
+    committed = (await admin.list_consumer_group_offsets(group, partitions=[tp]))[tp]
+    start = (await reader.beginning_offsets([tp]))[tp]
+    return CommittedPosition(max(committed.offset, start), decode_checkpoint(committed.metadata or ""))
+
+
+async def read_back(
+    reader: AIOKafkaConsumer, tokens: TopicPartition, *, mark_offset: int, tokens_low: int | None, timeout_s: float
+) -> list[JournalEntry]:
+    """The committed records of `tokens` that a takeover needs, up to and with its own mark.
+
+    Starts at `tokens_low` (None: at what is kept) or where the window of remembered ids begins, whichever is earlier.
+    Open transactions of others hold the reading back until they end.
+
+    Raises:
+        BrokerUnavailable: the mark did not come in time.
+    """
+    reader.assign([tokens])
+    reader.seek(tokens, await _start_offset(reader, tokens, tokens_low))
+    entries: list[JournalEntry] = []
+    try:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                polled = await reader.getmany(timeout_ms=_POLL_MS, max_records=_MAX_RECORDS_A_POLL)
+                for record in polled.get(tokens, ()):
+                    if (entry := _entry(record)) is not None:
+                        entries.append(entry)
+                    if record.offset >= mark_offset:
+                        return entries
+    except TimeoutError as error:
+        raise BrokerUnavailable(
+            f"{tokens.topic}-{tokens.partition} cannot be read up to offset {mark_offset} in {timeout_s:.0f} s: "
+            "another transaction stays open"
+        ) from error
+
+
+async def _start_offset(reader: AIOKafkaConsumer, tokens: TopicPartition, tokens_low: int | None) -> int:
+    start: int = (await reader.beginning_offsets([tokens]))[tokens]
+    if tokens_low is None:
+        return start
+    window_ms = int(time.time() * 1000) - DEDUP_WINDOW_MS
+    remembered = (await reader.offsets_for_times({tokens: window_ms}))[tokens]
+    return max(start, min(tokens_low, remembered.offset) if remembered is not None else tokens_low)
+
+
+def _entry(record: ConsumerRecord) -> JournalEntry | None:
+    try:
+        return JournalEntry(record.offset, record.key, JOURNAL.decode(record.value), record.timestamp)
+    except MalformedRecord as error:
+        # Nobody of ours writes such a record; it says nothing of any request.
+        log.warning("journal_record_skipped", topic=record.topic, offset=record.offset, error=error.message)
+        return None

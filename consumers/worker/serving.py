@@ -1,0 +1,134 @@
+"""Runs one request: from the mark before its first forward pass to the acknowledgement of its last delta."""
+
+import asyncio
+import itertools
+from contextlib import suppress
+from functools import partial
+
+from consumers.worker.context import WorkerContext
+from consumers.worker.deltas import DeltaLane, Stream
+from consumers.worker.piece import Ending
+from consumers.worker.port import OnOutput
+from consumers.worker.records import RecordWriter
+from consumers.worker.request import RunningRequest
+from engine.types import GenerationOutput, GenerationRequest
+from runtime.logging import get_logger
+from schemas.batches import Refusal, Sequence
+from schemas.errors import DeadlineExceeded, EngineFault, HeadraceError, JournalDamaged, ModelChanged
+
+log = get_logger(__name__)
+
+_MS_PER_S = 1000
+
+# How long the engine may take to stop a request: many steps.
+_STOP_S = 5.0
+
+
+class RequestServer:
+    """Serves the requests of one partition."""
+
+    def __init__(self, context: WorkerContext, lane: DeltaLane, writer: RecordWriter) -> None:
+        self._context = context
+        self._lane = lane
+        self._writer = writer
+        self._numbers = itertools.count()
+
+    async def serve(self, request: RunningRequest) -> Ending:
+        """Generate what is missing and stream it; returns when every choice's final delta is acknowledged."""
+        stream = Stream(partial(self._writer.delta, request), is_streamed=request.envelope.stream)
+        ending = self._early_ending(request) or await self._generate(request, stream)
+        for piece in request.close(ending):
+            self._lane.push(stream, piece)
+        await stream.acked.wait()
+        return ending
+
+    def _early_ending(self, request: RunningRequest) -> Ending | None:
+        """How a request ends that need not run. Final deltas that were logged come first: they have decided."""
+        member = request.member
+        if request.is_over or request.is_decided:
+            return request.ending
+        if isinstance(member, Refusal):
+            return Ending("failed", member.error)
+        if request.has_gap:
+            error = JournalDamaged("deltas of this request are missing from the log; send it again under a new id")
+            return Ending("failed", error.body)
+        if self._seconds_left(request) <= 0:
+            return _expired()
+        if (member.hashes.model, member.hashes.tokenizer) != (
+            self._context.hashes.model,
+            self._context.hashes.tokenizer,
+        ):
+            return Ending("failed", ModelChanged(f"{member.model} has changed meanwhile; send the request again").body)
+        return None
+
+    async def _generate(self, request: RunningRequest, stream: Stream) -> Ending:
+        sequence = request.sequence
+        if sequence is None:
+            raise EngineFault("a refusal has nothing to generate")
+        await self._lane.mark(self._writer.admitted(request))
+        request.admitted_at_ms = self._context.clock.now_ms()
+        over = asyncio.Event()
+        generation = self._generation(request, sequence)
+        try:
+            self._submit(generation, partial(self._hear, request, stream, over))
+            async with asyncio.timeout(self._seconds_left(request)):
+                await over.wait()
+        except TimeoutError:
+            return await self._stop(request, generation, over)
+        except HeadraceError as error:
+            return Ending("failed", error.body)
+        finally:
+            self._context.engine.drop(generation.request_id)
+        return request.ending
+
+    async def _stop(self, request: RunningRequest, generation: GenerationRequest, over: asyncio.Event) -> Ending:
+        """The deadline has passed. The engine gives the text that it held back; if it hangs, we do not wait for it."""
+        request.stop_as(_expired())
+        self._context.engine.cancel(generation.request_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                await over.wait()
+        return request.ending if request.is_over else _expired()
+
+    def _submit(self, generation: GenerationRequest, on_output: OnOutput) -> None:
+        try:
+            self._context.engine.submit(generation, on_output)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            # One request that the engine stumbles over must not take the partition, and with it all others, along.
+            log.exception("engine_refused")
+            raise EngineFault(f"the engine cannot take the request: {error}") from error
+
+    def _generation(self, request: RunningRequest, sequence: Sequence) -> GenerationRequest:
+        envelope = request.envelope
+        return GenerationRequest(
+            # Unique in the process: tenants may share an id, and a request may come back while its last run ends.
+            request_id=f"{envelope.request_id}/{self._writer.source}/{request.epoch}/{next(self._numbers)}",
+            prompt_token_ids=sequence.prompt_token_ids,
+            sampling=sequence.sampling,
+            emitted=request.emitted,
+            tenant=envelope.tenant,
+            priority_class=envelope.priority_class,
+            priority=envelope.priority,
+        )
+
+    def _hear(self, request: RunningRequest, stream: Stream, over: asyncio.Event, output: GenerationOutput) -> None:
+        try:
+            piece = request.absorb(output, self._context.clock.now_ms())
+        except EngineFault as error:
+            log.exception("engine_fault", request_id=request.envelope.request_id)
+            request.fault = error.body
+            piece = None
+        if piece is not None:
+            self._lane.push(stream, piece)
+        if request.is_over:
+            over.set()
+
+    def _seconds_left(self, request: RunningRequest) -> float:
+        return (request.envelope.deadline_ms - self._context.clock.now_ms()) / _MS_PER_S
+
+
+def _expired() -> Ending:
+    error = DeadlineExceeded("the deadline passed before the request ended; send it again with a later one")
+    return Ending("expired", error.body)

@@ -1,0 +1,28 @@
+"""Broker time."""
+
+from consumers.worker.clock import BrokerClock
+
+
+class Monotonic:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_the_local_clock_is_the_first_guess() -> None:
+    assert BrokerClock(Monotonic(), lambda: 5_000.0).now_ms() == 5_000_000.0
+
+
+def test_time_goes_on_from_what_the_broker_said_last() -> None:
+    monotonic = Monotonic()
+    clock = BrokerClock(monotonic, lambda: 5_000.0)
+    clock.hear(7_000_000)
+    monotonic.now_s += 2.5
+    assert clock.now_ms() == 7_002_500.0
+
+
+def test_an_acknowledgement_without_a_time_changes_nothing() -> None:
+    clock = BrokerClock(Monotonic(), lambda: 5_000.0)
+    clock.hear(-1)
+    assert clock.now_ms() == 5_000_000.0
