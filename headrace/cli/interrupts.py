@@ -1,0 +1,39 @@
+"""Ctrl-C for commands that have something to put away: the first one stops in good order, the second one at once."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from headrace.cli.exits import EXIT_INTERRUPTED
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(work: Coroutine[Any, Any, int], *, on_first: Callable[[], None]) -> int:
+    """Run `work` to its exit code. The first signal cancels it and calls `on_first`; it puts away what it has.
+
+    A second signal ends the process on the spot. What it had started is ended by the guards then.
+    """
+    return asyncio.run(_run(work, on_first))
+
+
+async def _run(work: Coroutine[Any, Any, int], on_first: Callable[[], None]) -> int:
+    task = asyncio.create_task(work)
+    was_signalled = False
+
+    def on_signal() -> None:
+        nonlocal was_signalled
+        if was_signalled:
+            os._exit(EXIT_INTERRUPTED)
+        was_signalled = True
+        on_first()
+        task.cancel()
+
+    for number in _SIGNALS:
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return EXIT_INTERRUPTED
