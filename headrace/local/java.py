@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import shutil
-from asyncio.subprocess import PIPE, STDOUT
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from schemas.errors import LocalStackError
 
 # Kafka 4 servers need it (KIP-1013).
 MIN_VERSION = 17
+
+ANSWER_WITHIN_S = 30.0
 
 REMEDY = (
     "install a JDK and Maven (Debian, Ubuntu: apt-get install default-jdk-headless maven), "
@@ -31,7 +33,7 @@ class Java:
 async def find_java() -> Java:
     """Java of JAVA_HOME, else of PATH. Raises LocalStackError if there is none, or if it is too old."""
     executable = _locate()
-    banner = await _banner(executable)
+    banner = await asyncio.to_thread(_banner, executable)
     version = _version(banner)
     if version is None:
         raise LocalStackError(f"{executable} -version says {banner!r}, which is no version; {REMEDY}")
@@ -54,13 +56,14 @@ def _locate() -> Path:
     return Path(found)
 
 
-async def _banner(executable: Path) -> str:
+def _banner(executable: Path) -> str:
     try:
-        process = await asyncio.create_subprocess_exec(str(executable), "-version", stdout=PIPE, stderr=STDOUT)
+        ended = subprocess.run((executable, "-version"), capture_output=True, timeout=ANSWER_WITHIN_S, check=False)
     except OSError as error:
         raise LocalStackError(f"cannot run {executable}: {error.strerror}; {REMEDY}") from error
-    output, _ = await process.communicate()
-    return output.decode(errors="replace").strip()
+    except subprocess.TimeoutExpired:
+        raise LocalStackError(f"{executable} -version does not answer; {REMEDY}") from None
+    return (ended.stdout + ended.stderr).decode(errors="replace").strip()
 
 
 def _version(banner: str) -> int | None:

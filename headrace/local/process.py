@@ -7,14 +7,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.local import guard
 from headrace.local.files import make_folder
+from headrace.local.guarded import Guarded
 from schemas.errors import LocalStackError
 
 # A log is continued from start to start; beyond this it is moved to NAME.1 first.
@@ -40,10 +39,10 @@ class Command:
 class ManagedProcess:
     """A running, or ended, command. Belongs to the event loop that started it; every method is safe after its end."""
 
-    def __init__(self, command: Command, guard_process: Process, pid: int, log_start: int) -> None:
+    def __init__(self, command: Command, guarded: Guarded, pid: int, log_start: int) -> None:
         self.command = command
         self.pid = pid
-        self._guard = guard_process
+        self._guarded = guarded
         self._log_start = log_start
 
     @classmethod
@@ -52,29 +51,21 @@ class ManagedProcess:
         log_fd = _open_log(command.log_path)
         try:
             log_start = os.fstat(log_fd).st_size
-            guard_process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), *command.arguments),
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=log_fd,
-                cwd=command.cwd,
-                env=command.env,
-                start_new_session=True,
-                pass_fds=tuple(command.kept_fds),
+            guarded = Guarded(
+                command.arguments, output_fd=log_fd, env=command.env, cwd=command.cwd, kept_fds=command.kept_fds
             )
         finally:
             os.close(log_fd)
-        pid = await _read_pid(command, guard_process)
-        return cls(command, guard_process, pid, log_start)
+        return cls(command, guarded, await _read_pid(command, guarded), log_start)
 
     @property
     def returncode(self) -> int | None:
         """None while it runs; else its exit code, or minus the signal that ended it."""
-        return self._guard.returncode
+        return self._guarded.returncode
 
     async def wait(self) -> int:
         """Wait for its end, and that of all it started; returns the exit code."""
-        returncode = await self._guard.wait()
+        returncode = await self._guarded.wait()
         if returncode == -signal.SIGKILL:
             # If it was the guard that somebody killed, the command died with it, but not what the command had started.
             with contextlib.suppress(ProcessLookupError):
@@ -83,7 +74,7 @@ class ManagedProcess:
 
     async def stop(self, grace_s: float = 10.0) -> int:
         """SIGTERM, then after `grace_s` SIGKILL to it and all that it started; returns the exit code."""
-        self._signal_guard(signal.SIGTERM)
+        self._guarded.send(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
                 return await self.wait()
@@ -92,12 +83,12 @@ class ManagedProcess:
 
     async def kill(self) -> int:
         """SIGKILL at once, to it and all that it started; returns the exit code."""
-        self._signal_guard(guard.KILL_NOW)
+        self._guarded.send(guard.KILL_NOW)
         try:
             async with asyncio.timeout(GUARD_KILLS_WITHIN_S):
                 return await self.wait()
         except TimeoutError:
-            self._signal_guard(signal.SIGKILL)
+            self._guarded.send(signal.SIGKILL)
             return await self.wait()
 
     def log_tail(self, max_lines: int = 20) -> str:
@@ -108,12 +99,6 @@ class ManagedProcess:
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-max_lines:])
 
-    def _signal_guard(self, number: signal.Signals) -> None:
-        # Not Process.send_signal: it polls, and so can take the exit status away from asyncio's watcher.
-        if self.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended, the loop was not told yet
-                os.kill(self._guard.pid, number)
-
 
 def _open_log(path: Path) -> int:
     make_folder(path.parent)
@@ -122,18 +107,16 @@ def _open_log(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
-async def _read_pid(command: Command, guard_process: Process) -> int:
-    """Read the guard's first line; whatever goes wrong, no guard is left."""
-    if guard_process.stdout is None:
-        raise RuntimeError("the guard was started without a pipe")
+async def _read_pid(command: Command, guarded: Guarded) -> int:
+    """The command's pid, as the guard tells it; whatever goes wrong, no guard is left."""
     try:
-        verdict, _, number = (await guard_process.stdout.readline()).decode().partition(" ")
+        verdict, _, number = (await guarded.first_line()).partition(" ")
+        if verdict == "started":
+            return int(number)
     except BaseException:
-        guard_process.kill()
-        await guard_process.wait()
+        guarded.send(signal.SIGKILL)
+        await guarded.wait()
         raise
-    if verdict == "started":
-        return int(number)
-    await guard_process.wait()
+    await guarded.wait()
     reason = os.strerror(int(number)) if verdict == "failed" else f"its guard failed, see {command.log_path}"
     raise LocalStackError(f"cannot start {command.name}: {command.arguments[0]}: {reason}")

@@ -109,6 +109,7 @@ async def test_a_killed_parent_leaves_no_broker_and_the_next_starts_find_its_dat
 
     assert await kafka.start() == servers
     assert await read(servers, "t", 2) == [b"before the kill", b"before the stop"]
+    assert "-XX:SharedArchiveFile=" in " ".join(psutil.Process(kafka.process.pid).cmdline())
 
 
 async def test_data_survives_a_kill_of_the_broker_and_a_change_of_its_ports(kafka: LocalKafka, data_dir: Path) -> None:

@@ -169,6 +169,19 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path, new_chil
     assert survivors(new_children()) == []
 
 
+@pytest.mark.parametrize("num_turns", range(10))
+def test_a_loop_that_is_closed_during_a_start_ends_it_and_does_not_hang(num_turns: int, tmp_path: Path) -> None:
+    """asyncio.run cancels every task at its end, also those that a library made for itself."""
+
+    async def leave_a_start_unfinished() -> asyncio.Task[ManagedProcess]:
+        task = asyncio.create_task(ManagedProcess.start(shell("sleep 1000", tmp_path)))
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        return task
+
+    assert asyncio.run(leave_a_start_unfinished()).cancelled()
+
+
 async def test_the_tail_of_the_log_is_of_this_run_only(tmp_path: Path) -> None:
     for word in ("earlier", "later"):
         process = await ManagedProcess.start(shell(f"for i in 1 2 3; do echo {word} $i; done", tmp_path))
