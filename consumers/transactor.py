@@ -180,7 +180,15 @@ async def _within(action: Coroutine[Any, Any, None], timeout_s: float | None) ->
 
 
 def read_failure(producer: AIOKafkaProducer) -> None:
-    """Read the error that aiokafka leaves in a failed transaction's own future; unread, it is logged as forgotten."""
-    waiter = producer._txn_manager.wait_for_transaction_end()
-    if waiter is not None and waiter.done() and not waiter.cancelled():
-        waiter.exception()
+    """Read the errors that aiokafka leaves in its own futures when a transaction fails: unread ones are logged.
+
+    They are that of the transaction, and those of records that were still to be sent.
+    """
+    accumulator = producer._message_accumulator
+    unsent = [*accumulator._pending_batches, *(batch for batches in accumulator._batches.values() for batch in batches)]
+    left = [producer._txn_manager.wait_for_transaction_end()]
+    for batch in unsent:
+        left += [batch._drain_waiter, *(future for future, _ in batch._msg_futures)]
+    for future in left:
+        if future is not None and future.done() and not future.cancelled():
+            future.exception()

@@ -34,8 +34,8 @@ class LlamaModel:
         for layer in range(len(self._weights.layers)):
             delta = self._block(layer, hidden, delta, plan, cache)
         last = None if delta is None else delta[sampled]
-        normed = ops.rms_norm(hidden[sampled], last, self._weights.final_norm, self._eps, self._dtype)
-        return ops.linear(normed, self._weights.head).float()
+        normed = ops.rms_norm(hidden[sampled], last, self._weights.final_norm, self._eps, torch.float32)
+        return ops.linear(normed, self._weights.head)
 
     def _block(
         self, layer: int, hidden: torch.Tensor, delta: torch.Tensor | None, plan: RowPlan, cache: PagedCache

@@ -4,12 +4,15 @@ import asyncio
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
+from headrace.local.files import make_folder
+from headrace.local.lock import LOCK_NAME, OwnedLock
 from headrace.local.ports import lease_ports
+from headrace.local.role import first_of
 from headrace.local.settings import READY, LocalStackSettings, OnProgress, ignore_progress
 from headrace.local.stack import LocalStack
 from headrace.local.supervisor import Role, RoleChange, RoleState, Supervisor
@@ -75,6 +78,11 @@ class Ensemble:
         return self._stack is not None
 
     @property
+    def has_started(self) -> bool:
+        """Whether anything was started here at all."""
+        return self._stack is not None or self._supervisor is not None
+
+    @property
     def log_dir(self) -> Path:
         """Where the roles log, one file each."""
         return self.data_dir / "logs"
@@ -93,19 +101,13 @@ class Ensemble:
         await self._resources.aclose()
 
     async def watch(self) -> None:
-        """Wait until something ends for good, which raises LocalStackError that says why. Cancel it to stop."""
-        watched = [part.wait() for part in (self._supervisor,) if part] + [
-            part.watch() for part in (self._stack,) if part
-        ]
-        tasks = [asyncio.ensure_future(wait) for wait in watched]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        """Wait until something ends for good, which raises LocalStackError that says why. Cancel it to stop waiting."""
+        watched: list[Callable[[], Awaitable[object]]] = [asyncio.Event().wait]
+        if self._supervisor is not None:
+            watched.append(self._supervisor.wait)
+        if self._stack is not None:
+            watched.append(self._stack.watch)
+        await first_of(*watched)
 
     async def _start_stack(self, resources: AsyncExitStack) -> None:
         settings = self.settings
@@ -131,6 +133,7 @@ class Ensemble:
     async def _start_roles(self, resources: AsyncExitStack) -> None:
         if not self._roles:
             return
+        _make_ours(self.data_dir)
         wanted = {role: getattr(self.settings, role).metrics_port or None for role in self._roles}
         ports = lease_ports(list(wanted), book=self.data_dir / "metrics-ports.json", fixed=wanted)
         resources.enter_context(ports)
@@ -165,6 +168,13 @@ class Ensemble:
             ready_port=port,
             stop_grace_s=self.settings.worker.drain_timeout_s + 5.0,
         )
+
+
+def _make_ours(data_dir: Path) -> None:
+    """Make the data folder where no stack of ours has, with the mark by which `--reset` knows it for ours."""
+    mark = OwnedLock(make_folder(data_dir) / LOCK_NAME)
+    if mark.try_acquire():
+        mark.release()
 
 
 def headrace_command() -> tuple[str, ...]:

@@ -45,10 +45,10 @@ def use_endpoints(loaded: LoadedSettings, endpoints: Endpoints, *, source: str) 
 def local_data_dir(settings: Settings) -> Path:
     """Where the local stack keeps its data, on Linux ~/.local/share/headrace unless set."""
     chosen = settings.local.data_dir
-    return Path(chosen).expanduser() if chosen else platformdirs.user_data_path("headrace")
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_data_path("headrace")
 
 
 def local_cache_dir(settings: Settings) -> Path:
     """Where downloads are kept, on Linux ~/.cache/headrace unless set."""
     chosen = settings.local.cache_dir
-    return Path(chosen).expanduser() if chosen else platformdirs.user_cache_path("headrace")
+    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("headrace")

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from pipeline.faust_app import KafkaApp, input_record
 from pipeline.history import SessionHistory
 from pipeline.intake import Intake
 from pipeline.stage import Stage
 from pipeline.tokenize import PromptPool
-from pipeline.transport import KafkaApp, input_record
 from runtime.storage import ObjectStore
 from schemas.names import LANES, Names
 from schemas.settings import Settings

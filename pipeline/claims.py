@@ -106,13 +106,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._claims: dict[Partition, Claim] = {}
-        self._first: dict[Partition, int] = {}
         self._lock = threading.Lock()
-
-    def first_handed_out(self, partition: tuple[str, int], position: int) -> int:
-        """The first offset that the client handed out of a partition since it was assigned; `position` if none."""
-        with self._lock:
-            return self._first.get(Partition(*partition), position)
 
     def renew(self, partition: tuple[str, int], position: int) -> Claim:
         """Claim a partition whose client was just sought to `position`. An earlier claim on it becomes void."""
@@ -127,7 +121,6 @@ class Claims:
         with self._lock:
             for partition in partitions:
                 self._void(Partition(*partition))
-                self._first.pop(Partition(*partition), None)
 
     def current(self) -> list[Claim]:
         """All claims that hold."""
@@ -137,14 +130,12 @@ class Claims:
     def take(self, records: Mapping[P, Sequence[R]]) -> dict[P, list[Taken[R]]]:
         """Open records that just left the client, by topic and partition number.
 
-        Those of a partition without a claim are left out: it has not been sought yet, and then they come again.
+        Those of a partition without a claim are left out: the client must go back to where they begin.
         """
         taken = {}
         for partition, batch in records.items():
             with self._lock:
                 claim = self._claims.get(Partition(*partition))
-                if batch:
-                    self._first.setdefault(Partition(*partition), batch[0].offset)
             if claim is not None:
                 taken[partition] = self._opened(claim, batch)
         return taken

@@ -17,7 +17,7 @@ from schemas.names import LANES, Names
 from schemas.settings import Settings
 
 if TYPE_CHECKING:
-    from pipeline.transport import KafkaApp
+    from pipeline.faust_app import KafkaApp
 
 log = get_logger(__name__)
 
@@ -80,6 +80,8 @@ class PipelineRole(Role):
             self._storage.close()
         if ended is not None and not ended.done():
             ended.set_result(None)
+        elif ended is not None:
+            ended.exception()  # known to `run`, or to the caller of a start that failed
 
     def health(self) -> Health:
         """Ready once partitions are assigned and a child can build prompts. Faust says so without any of it."""

@@ -106,8 +106,10 @@ class PromptPool:
         """
         self._tasks = [asyncio.create_task(self._keep(place)) for place in self._places]
         ready = asyncio.create_task(self._all_started())
-        done, _ = await asyncio.wait([ready, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
+        try:
+            done, _ = await asyncio.wait([ready, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
         for ended in done:
             ended.result()
 

@@ -1,46 +1,39 @@
-"""Faust's Kafka transport, adapted: the one file that knows the inside of faust-streaming 0.15.3 (pinned).
+"""Faust's Kafka transport, adapted. With `faust_app.py` all that knows the inside of faust-streaming (pinned).
 
 What is changed, and why (each was measured on 0.15.3):
 - The clients are the ones that every role uses: read_committed (Faust's own reads records of aborted transactions
   unless it is itself transactional) and idempotent.
-- What may be committed is decided by `pipeline/claims.py` alone. Faust acknowledges what an agent raised on, takes
-  every transaction marker for a gap in its lists, and loses the place of records that it drops.
+- What may be committed is decided by `claims.py` alone. Faust acknowledges what an agent raised on, takes transaction
+  markers for gaps, loses the place of records that it drops in a rebalance, and skips a commit while another runs.
 - On revocation what is under way is finished and committed, in a bounded time, and the rest is forgotten.
-- A partition whose outbox is full is not read on, by the mechanism that Faust has for its own full buffers; `pause`
-  would drop what was fetched already.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import faust
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from faust.serializers.schemas import Schema
-from faust.tables.manager import TableManager
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 from mode.threads import WorkerThread
-from yarl import URL
 
 from pipeline.claims import Claims, Partition, Taken
-from pipeline.intake import InputRecord, Intake
-from pipeline.pack import Packed
-from runtime.kafka import make_consumer, make_producer
+from runtime.kafka import close, make_consumer, make_producer
 from runtime.logging import get_logger
-from schemas.settings import KafkaSettings
+
+if TYPE_CHECKING:
+    from pipeline.faust_app import KafkaApp
 
 log = get_logger(__name__)
 # What Faust's services say of themselves belongs with Faust: `runtime.logging` shows its warnings only.
-_faust_log = logging.getLogger("faust.headrace")
-
-FAUST_VERSION = "0.15.3"
+FAUST_LOG = logging.getLogger("faust.headrace")
 
 _MAX_POLL_RECORDS = 500
 # A fetch under way does not see that a held partition was released: while one is held, fetches are short.
 _POLL_WHILE_HELD_S = 0.05
-_COMMIT_INTERVAL_S = 1.0
+# While all partitions wait for object storage there is nothing to poll, and no reason to leave the group.
+_MAX_POLL_INTERVAL_MS = 24 * 3600 * 1000
 # Well below the time in which the group waits for its members.
 _DRAIN_ON_REVOKE_S = 2.0
 
@@ -71,13 +64,24 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
 
     app: "KafkaApp"
     consumer: "_Consumer"
-    logger = _faust_log
+    logger = FAUST_LOG
 
     def on_crash(self, msg: str, *fmt: Any, **kwargs: Any) -> None:
         log.error("consumer_thread_crashed", exc_info=True)
 
+    async def on_thread_stop(self) -> None:
+        """Close the client as every role does: its own `stop` may raise what looks like our cancellation."""
+        await super(driver.AIOKafkaConsumerThread, self).on_thread_stop()
+        if self._consumer is not None:
+            await close(self._consumer)
+
     def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
-        return make_consumer(self.app.kafka, group=self.app.conf.id, max_poll_records=_MAX_POLL_RECORDS)
+        return make_consumer(
+            self.app.kafka,
+            group=self.app.conf.id,
+            max_poll_records=_MAX_POLL_RECORDS,
+            max_poll_interval_ms=_MAX_POLL_INTERVAL_MS,
+        )
 
     async def seek_to_committed(self) -> Mapping[TP, int]:
         committed: Mapping[TP, int] = await self.call_thread(self._seek_to_committed)
@@ -88,16 +92,19 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         committed = {}
         for tp in client.assignment():
             offset = await client.committed(tp)
-            # aiokafka's own call leaves a partition without a commit where it is, also if records of it were dropped.
-            start = claims.first_handed_out(tp, await client.position(tp)) if offset is None else offset
+            start = await client.position(tp) if offset is None else offset
             client.seek(tp, start)
             claims.renew(tp, start)
             committed[TP(tp.topic, tp.partition)] = offset
         return committed
 
     async def _fetch_records(self, consumer: AIOKafkaConsumer, *args: Any, **kwargs: Any) -> Any:
+        records = await super()._fetch_records(consumer, *args, **kwargs)
         claims = self.consumer.claims
-        taken = claims.take(await super()._fetch_records(consumer, *args, **kwargs))
+        # A fetch may outlast a rebalance. What Faust would drop then, and with it lose, is put back.
+        taken = claims.take(records) if self.consumer.flow_active else {}
+        for tp in records.keys() - taken.keys():
+            consumer.seek(tp, records[tp][0].offset)
         claims.advance(_positions(consumer))
         return taken
 
@@ -113,22 +120,24 @@ class _Consumer(driver.Consumer):
     """Faust's consumer with the claims in place of acknowledgements."""
 
     app: "KafkaApp"
-    logger = _faust_log
+    logger = FAUST_LOG
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.claims = Claims()
+        self._committing = asyncio.Lock()
         super().__init__(*args, **kwargs)
         self._read_offset = _ReadNothing()
 
-    async def force_commit(self, topics: Any = None, start_new_transaction: Any = True) -> bool:
-        """Commit what the claims say."""
-        claims = {TP(*claim.partition): claim for claim in self.claims.current()}
-        offsets = {tp: offset for tp, claim in claims.items() if (offset := claim.to_commit()) is not None}
-        if not offsets or not await self._commit(offsets):
-            return False
-        for tp, offset in offsets.items():
-            claims[tp].committed(offset)
-        return True
+    async def commit(self, topics: Any = None, start_new_transaction: Any = True) -> bool:
+        """Commit what the claims say. Faust's own does nothing where another commit is under way, also at the end."""
+        async with self._committing:
+            claims = {TP(*claim.partition): claim for claim in self.claims.current()}
+            offsets = {tp: offset for tp, claim in claims.items() if (offset := claim.to_commit()) is not None}
+            if not offsets or not await self._commit(offsets):
+                return False
+            for tp, offset in offsets.items():
+                claims[tp].committed(offset)
+            return True
 
     async def on_partitions_revoked(self, revoked: set[TP]) -> None:
         """Finish and commit what is under way, then let go of it."""
@@ -146,6 +155,11 @@ class _Consumer(driver.Consumer):
     def _new_consumer_thread(self) -> _ConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon, Worker=_DaemonThread)
 
+    async def _wait_next_records(self, timeout: float) -> Any:
+        """Faust seeks back where the flow was stopped meanwhile, too late: after the next assignment has begun."""
+        records, active_partitions = await super()._wait_next_records(timeout)
+        return records if self.flow_active else None, active_partitions
+
     async def _getmany(self, active_partitions: set[TP] | None, timeout: float) -> Any:
         limit = _POLL_WHILE_HELD_S if self._buffered_partitions else timeout
         return await super()._getmany(active_partitions, limit)
@@ -160,112 +174,14 @@ class _Producer(driver.Producer):
     """Faust's producer around the client that every role uses."""
 
     app: "KafkaApp"
-    logger = _faust_log
+    logger = FAUST_LOG
 
     def _new_producer(self, transactional_id: str | None = None) -> AIOKafkaProducer:
         return make_producer(self.app.kafka, transactional_id=transactional_id)
 
 
-class _Transport(driver.Transport):
+class KafkaTransport(driver.Transport):
+    """Makes both for an app."""
+
     Consumer = _Consumer
     Producer = _Producer
-
-
-class _Tables(TableManager):
-    """Faust waits a second here for tables to be declared; this app has none."""
-
-    logger = _faust_log
-
-    async def on_start(self) -> None:
-        await self._update_channels()
-        await self.recovery.start()
-
-
-class _Raw(Schema[Any, Any]):
-    """Passes records on as they are: what cannot be decoded is our stage's affair, not an agent's crash."""
-
-    def compile(self, app: Any, **kwargs: Any) -> Any:
-        async def decode(message: Any, *, propagate: bool = False) -> Any:
-            return app.create_event(message.key, message.value, message.headers, message)
-
-        return decode
-
-
-class KafkaApp(faust.App):
-    """A Faust app over this transport. It takes no options from outside and writes nothing to the current folder."""
-
-    logger = _faust_log
-
-    def __init__(self, group: str, kafka: KafkaSettings, *, fail: Callable[[BaseException], None]) -> None:
-        self.kafka = kafka
-        self.work: Intake
-        self._fail = fail
-        super().__init__(
-            group,
-            broker=[URL(f"aiokafka://{server}") for server in (kafka.bootstrap_servers or "").split(",")],
-            store="memory://",
-            TableManager=_Tables,
-            web_enabled=False,
-            stream_wait_empty=False,
-            producer_linger=0,
-            topic_allow_declare=False,
-            topic_disable_leader=True,
-            consumer_auto_offset_reset="earliest",
-            broker_commit_interval=_COMMIT_INTERVAL_S,
-        )
-
-    def raw_topic(self, *names: str) -> Any:
-        """Topics whose records reach the agent as they are, also those that cannot be decoded."""
-        return self.topic(*names, schema=_Raw())
-
-    async def send_record(self, record: Packed, partition: int) -> "asyncio.Future[Any]":
-        """Hand a record to the producer. What is returned is done when the broker has acknowledged it."""
-        sent: Any = self.producer.send(record.topic, record.key, record.value, partition, None, record.headers)
-        acknowledged: asyncio.Future[Any] = await sent
-        return acknowledged
-
-    async def finish(self) -> None:
-        """Take nothing more; returns when all that was taken is acknowledged and committed."""
-        self.consumer.stop_flow()
-        self.flow_control.suspend()
-        await self.work.drain()
-        await self.consumer.commit()
-
-    @property
-    def claims(self) -> Claims:
-        """What this process has taken and may commit."""
-        claims: Claims = self.consumer.claims  # type: ignore[attr-defined] # it is a _Consumer
-        return claims
-
-    def hold(self, partition: Partition) -> None:
-        """Read no more of this partition for now; what was fetched still comes."""
-        self.consumer.on_buffer_full(TP(*partition))
-
-    def release(self, partition: Partition) -> None:
-        """Read on."""
-        self.consumer.on_buffer_drop(TP(*partition))
-
-    async def _on_agent_error(self, agent: Any, exc: BaseException) -> None:
-        """Faust would start the agent again behind the record that it stumbled on."""
-        self._fail(exc)
-
-    def _new_transport(self) -> Any:
-        return _Transport(self.conf.broker_consumer, self)
-
-    def _new_producer_transport(self) -> Any:
-        return _Transport(self.conf.broker_producer, self)
-
-    def _create_directories(self) -> None:
-        """No tables, so no folders."""
-
-
-def input_record(message: Any) -> InputRecord:
-    """A message of Faust as our stages take it."""
-    return InputRecord(
-        claim=message.claim,
-        offset=message.offset,
-        timestamp_ms=int(message.timestamp * 1000),
-        key=message.key,
-        value=message.value,
-        headers=message.headers,
-    )

@@ -71,11 +71,27 @@ async def running(client: Client) -> AsyncIterator[Client]:
     """Start a client, and close it at the end of the block, whatever happens."""
     try:
         await client.start()
-        # aiokafka's stop raises CancelledError where a task of the client never had its first turn.
-        await asyncio.sleep(0)
         yield client
     finally:
-        await (client.close() if isinstance(client, AIOKafkaAdminClient) else client.stop())
+        await close(client)
+
+
+async def close(client: AIOKafkaConsumer | AIOKafkaProducer | AIOKafkaAdminClient) -> None:
+    """Close a client, whatever state it is in.
+
+    aiokafka's consumer cancels its own tasks and awaits them: if one has not begun, or sleeps before its next try to
+    reach a broker that is away, that cancellation comes out of `stop` as if the caller were cancelled.
+    """
+    if isinstance(client, AIOKafkaAdminClient):
+        await client.close()
+        return
+    try:
+        await client.stop()
+    except asyncio.CancelledError:
+        current = asyncio.current_task()
+        if current is None or current.cancelling():
+            raise
+        await client._client.close()  # what `stop` did not come to
 
 
 def _connection(settings: KafkaSettings) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from aiokafka.structs import ConsumerRecord
 from consumers.gate.partition import MAX_OPEN, Partition, Shared
 from consumers.gate.takeover import input_topics, take_over
 from runtime.logging import get_logger
-from schemas.errors import Fenced
+from schemas.errors import BrokerUnavailable, Fenced
 from schemas.settings import KafkaSettings
 
 log = get_logger(__name__)
@@ -26,6 +26,10 @@ _FENCED_WINDOW_S = 30.0
 _MAX_FENCED = 2
 # Who was away for too long is fenced before it learns that it has left the group: it waits for two heartbeats.
 _HEARTBEATS_A_SESSION = 5
+# A broker that restarts breaks transactions that are under way. What fails for longer than this ends the process.
+_PATIENCE_S = 60.0
+_QUIET_S = 30.0
+_RETRY_S = 1.0
 
 
 class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has no types
@@ -44,6 +48,7 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
         self._settle_at_s: float | None = None
         self._settling: asyncio.Task[None] | None = None
         self._fenced_at_s: deque[float] = deque(maxlen=_MAX_FENCED)
+        self._trouble_since_s = self._trouble_at_s = -_QUIET_S
 
     @property
     def is_settled(self) -> bool:
@@ -77,11 +82,14 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
             HeadraceError: a partition or a takeover failed; the process must end.
         """
         for partition in self._owned.values():
-            if partition.failure is not None and partition.number in self._live:
+            if partition.failure is not None:
                 self._on_failure(partition, partition.failure)
         if self._settling is not None and self._settling.done():
-            self._settling.result()
-            self._settling = None
+            settled, self._settling = self._settling, None
+            try:
+                settled.result()
+            except BrokerUnavailable as error:
+                self._on_trouble(error)
         is_due = self._settle_at_s is not None and self._settle_at_s <= time.monotonic()
         if is_due and self._settling is None:
             self._settle_at_s = None
@@ -117,7 +125,10 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
             self._settling.cancel()
             await asyncio.gather(self._settling, return_exceptions=True)
         self._live.clear()
-        await asyncio.gather(*(self._drop(number) for number in list(self._owned)))
+        drops = [self._drop(number) for number in list(self._owned)]
+        failures = [one for one in await asyncio.gather(*drops, return_exceptions=True) if one is not None]
+        if failures:
+            raise failures[0]
 
     def _unsettle(self) -> None:
         self._generation += 1
@@ -125,16 +136,36 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
         self._full.clear()
 
     def _on_failure(self, partition: Partition, failure: BaseException) -> None:
-        if not isinstance(failure, Fenced):
+        if not isinstance(failure, Fenced | BrokerUnavailable):
             raise failure
+        if partition.number not in self._live:
+            # Known already; or a rebalance is under way, and settles it.
+            return
+        self._live.discard(partition.number)
+        self._consumer.pause(*partition.next_offsets)
+        if isinstance(failure, Fenced):
+            self._on_fenced(failure)
+        else:
+            self._on_trouble(failure)
+
+    def _on_fenced(self, failure: Fenced) -> None:
         now_s = time.monotonic()
         self._fenced_at_s.append(now_s)
         if len(self._fenced_at_s) == _MAX_FENCED and now_s - self._fenced_at_s[0] < _FENCED_WINDOW_S:
             raise failure
-        log.warning("fenced", partition=partition.number)
-        self._live.discard(partition.number)
-        self._consumer.pause(*partition.next_offsets)
+        log.warning("fenced", error=failure.message)
         self._settle_at_s = now_s + self._kafka.session_timeout_ms / 1000 / _HEARTBEATS_A_SESSION
+
+    def _on_trouble(self, failure: BrokerUnavailable) -> None:
+        """Take over anew in a moment, unless that has not helped for too long."""
+        now_s = time.monotonic()
+        if now_s - self._trouble_at_s > _QUIET_S:
+            self._trouble_since_s = now_s
+        self._trouble_at_s = now_s
+        if now_s - self._trouble_since_s > _PATIENCE_S:
+            raise failure
+        log.warning("broker_trouble", error=failure.message)
+        self._settle_at_s = now_s + _RETRY_S
 
     async def _settle(self) -> None:
         generation = self._generation
@@ -164,8 +195,8 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
             return False
         try:
             await partition.prove_owned()
-        except Fenced:
-            log.info("kept_but_fenced", partition=partition.number)
+        except (Fenced, BrokerUnavailable) as error:
+            log.info("kept_but_lost", partition=partition.number, code=error.code)
             return False
         return True
 

@@ -16,6 +16,7 @@ from consumers.gate.admission import AdmissionRules
 from consumers.gate.bundles import fitted
 from consumers.gate.desk import Desk
 from consumers.gate.outgoing import Outgoing
+from consumers.gate.puts import put_object
 from consumers.gate.round import Letter, Put, Round
 from consumers.gate.takeover import Taken
 from consumers.transactor import OutRecord, Position
@@ -23,8 +24,7 @@ from consumers.worker.clock import BrokerClock
 from runtime.logging import get_logger
 from runtime.metrics import DEAD_LETTERS, RECORDS_IN, REQUESTS_ENDED
 from runtime.storage import ObjectStore
-from schemas.codec import SESSION_TURN
-from schemas.errors import BrokerUnavailable, Fenced, StorageUnavailable
+from schemas.errors import BrokerUnavailable, Fenced
 from schemas.names import Names
 
 log = get_logger(__name__)
@@ -33,8 +33,6 @@ log = get_logger(__name__)
 MAX_OPEN = 1_000
 
 _MAX_ITEMS_A_ROUND = 256
-_FIRST_RETRY_S = 0.1
-_LAST_RETRY_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 
 
@@ -141,8 +139,8 @@ class Partition:
         while self._tasks:
             await asyncio.wait(self._tasks)
         if self.failure is not None:
-            raise self.failure
-        if commits := self._with_progress():
+            log.info("let_go_failed", partition=self.number, reason=repr(self.failure))
+        elif commits := self._with_progress():
             await self._transactor.submit((), commits=commits)
 
     async def _run(self) -> None:
@@ -199,21 +197,8 @@ class Partition:
         return self._outgoing.dead_letter(fitting, letter.decision)
 
     async def _put(self, put: Put) -> None:
-        """Put an object however long it takes. Only its session waits for it."""
-        content = SESSION_TURN.encode(put.effect.content)
-        delay_s = _FIRST_RETRY_S
-        while not await self._try_put(put, content):
-            await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _LAST_RETRY_S)
+        await put_object(put, self._shared.objects)
         self._items.put_nowait(put)
-
-    async def _try_put(self, put: Put, content: bytes) -> bool:
-        try:
-            await self._shared.objects.put(put.effect.key, content)
-        except StorageUnavailable as error:
-            log.warning("session_waits_for_storage", session=put.session.session, error=error.message)
-            return False
-        return True
 
     async def _send(self, record: OutRecord) -> "asyncio.Future[Any]":
         try:

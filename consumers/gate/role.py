@@ -88,14 +88,11 @@ class GateRole(Role):
         if self._preparing is not None:
             self._preparing.cancel()
             await asyncio.gather(self._preparing, return_exceptions=True)
-        if self._ownership is not None:
-            await self._ownership.stop()
-        if self._producer is not None:
-            await _close("producer", self._producer.stop())
-        if self._consumer is not None:
-            await _close("consumer", self._consumer.stop())
-        if self._objects is not None:
-            self._objects.close()
+        try:
+            if self._ownership is not None:
+                await self._ownership.stop()
+        finally:
+            await self._close()
 
     def health(self) -> Health:
         """Alive while it polls; ready when every partition that is assigned to it is at work."""
@@ -110,6 +107,14 @@ class GateRole(Role):
     def paused(self) -> set[TopicPartition]:
         """The input partitions from which nothing is taken just now."""
         return set() if self._consumer is None else set(self._consumer.paused())
+
+    async def _close(self) -> None:
+        if self._producer is not None:
+            await _within_time("producer", self._producer.stop())
+        if self._consumer is not None:
+            await _within_time("consumer", self._consumer.stop())
+        if self._objects is not None:
+            self._objects.close()
 
     async def _connect(self) -> None:
         settings, names = self._settings, self._names
@@ -175,7 +180,7 @@ async def _prepare_bucket(objects: ObjectStore) -> None:
             return
 
 
-async def _close(what: str, closing: Coroutine[Any, Any, None]) -> None:
+async def _within_time(what: str, closing: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.wait_for(closing, _CLOSE_TIMEOUT_S)
     except TimeoutError:

@@ -3,12 +3,14 @@
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError
 
 from consumers.gate.book import SessionBook, rebuild
 from consumers.transactor import Transactor
 from runtime.kafka import make_consumer, make_producer
 from runtime.ledger import Ledger
 from runtime.metrics import TAKEOVERS
+from schemas.errors import BrokerUnavailable
 from schemas.names import LANES, Names
 from schemas.settings import KafkaSettings
 
@@ -38,6 +40,9 @@ async def take_over(number: int, *, kafka: KafkaSettings, names: Names, consumer
 
     Starting the producer fences the predecessor and completes its transaction. Read before that, the committed offsets
     and the sessions could be older than what it still writes (measured: 25 times of 25).
+
+    Raises:
+        BrokerUnavailable: it could not be done just now.
     """
     group = group_of(names)
     producer = make_producer(kafka, transactional_id=names.transactional_id(group, names.requests(), number))
@@ -46,8 +51,10 @@ async def take_over(number: int, *, kafka: KafkaSettings, names: Names, consumer
         partitions = [TopicPartition(topic, number) for topic in input_topics(names)]
         ledgers = {tp: Ledger(await _first_offset(consumer, tp)) for tp in partitions}
         book = rebuild(await read_to_end(kafka, TopicPartition(names.sessions, number)))
-    except BaseException:
+    except BaseException as error:
         await producer.stop()
+        if isinstance(error, KafkaError):
+            raise BrokerUnavailable(f"partition {number} cannot be taken over: {error!r}") from error
         raise
     TAKEOVERS.inc()
     transactor = Transactor(producer, group, ledgers)

@@ -1,6 +1,7 @@
 """How often a partition may fail before the process ends: one that cannot be kept must not be taken over for ever."""
 
 from collections import deque
+from typing import NamedTuple
 
 from schemas.errors import Fenced
 
@@ -8,8 +9,18 @@ from schemas.errors import Fenced
 FENCE_WINDOW_S = 30.0
 MAX_FENCES = 2
 
-FAILURE_WINDOW_S = 120.0
-MAX_FAILURES = 5
+# With the pauses below, a broker that is away for a minute is borne.
+FAILURE_WINDOW_S = 180.0
+MAX_FAILURES = 12
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 10.0
+
+
+class Verdict(NamedTuple):
+    """Whether a failure is borne, and after which pause the partition may be tried again."""
+
+    is_borne: bool
+    pause_s: float
 
 
 class FailureLimit:
@@ -19,11 +30,12 @@ class FailureLimit:
         self._fences: deque[float] = deque()
         self._failures: deque[float] = deque()
 
-    def note(self, failure: BaseException, now_s: float) -> bool:
-        """Note one failure. True: there were too many, the process must end."""
+    def note(self, failure: BaseException, now_s: float) -> Verdict:
+        """Note one failure of a partition that is still ours."""
         if isinstance(failure, Fenced):
-            return _count(self._fences, now_s, FENCE_WINDOW_S) >= MAX_FENCES
-        return _count(self._failures, now_s, FAILURE_WINDOW_S) >= MAX_FAILURES
+            return Verdict(_count(self._fences, now_s, FENCE_WINDOW_S) < MAX_FENCES, 0.0)
+        num_failures = _count(self._failures, now_s, FAILURE_WINDOW_S)
+        return Verdict(num_failures < MAX_FAILURES, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** (num_failures - 1)))
 
 
 def _count(times_s: deque[float], now_s: float, window_s: float) -> int:

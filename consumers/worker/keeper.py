@@ -18,8 +18,6 @@ from schemas.errors import Fenced, HeadraceError
 
 log = get_logger(__name__)
 
-# A partition whose takeover failed is tried again, but not in a busy loop.
-_RETRY_S = 0.5
 # After a fence our group may not have heard yet that the partition is another's. Taking it back at once would fence the
 # rightful owner; after this share of a session timeout, three heartbeats, we know.
 _FENCE_PAUSE = 0.3
@@ -178,12 +176,17 @@ class PartitionKeeper:
             await self._bear(tp, partition.failure)
 
     async def _bear(self, tp: TopicPartition, failure: Exception) -> None:
-        """Wait after a failure, then count it if the partition is still ours. Raises it when there were too many."""
+        """Count a failure if the partition is still ours, and wait. Raises it when there were too many."""
         log.warning("partition_failed", partition=f"{tp.topic}-{tp.partition}", error=str(failure))
-        await asyncio.sleep(self._fence_pause_s if isinstance(failure, Fenced) else _RETRY_S)
+        if isinstance(failure, Fenced):
+            await asyncio.sleep(self._fence_pause_s)
         await self._is_stable.wait()
-        if tp in self._assigned and self._limits.setdefault(tp, FailureLimit()).note(failure, time.monotonic()):
+        if tp not in self._assigned:
+            return
+        verdict = self._limits.setdefault(tp, FailureLimit()).note(failure, time.monotonic())
+        if not verdict.is_borne:
             raise failure
+        await asyncio.sleep(verdict.pause_s)
 
     def _on_partition(self, tp: TopicPartition) -> None:
         partition = self._owned.get(tp)

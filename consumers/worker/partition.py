@@ -215,10 +215,10 @@ class OwnedPartition:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._lane.stop()
         await self._say_released()
-        await self._transactor.stop()
+        await self._transactor.stop(timeout_s=RELEASE_TIMEOUT_S / 3)
 
     async def _say_released(self) -> None:
-        admitted = [request for request in self._running.values() if request.admitted_at_ms is not None]
+        admitted = [request for request in self._running.values() if request.has_admission_mark]
         waiting = [self._writer.released(request) for request in admitted]
         try:
             while waiting:

@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaError
 from consumers.transactor import OutRecord
 from consumers.worker.clock import BrokerClock
 from consumers.worker.deltas import Ack
+from runtime.broker import broker_errors
 from runtime.kafka import make_producer
 from runtime.logging import get_logger
 from schemas.errors import BrokerUnavailable
@@ -46,6 +47,7 @@ class PlainProducer:
 
         Raises:
             BrokerUnavailable: the send failed; the records may or may not be in the log.
+            SettingsError: the broker refuses who we are.
         """
         producer = await self._current()
         first = records[0]
@@ -85,7 +87,8 @@ class PlainProducer:
     async def _started(self) -> AIOKafkaProducer:
         producer = make_producer(self._kafka)
         try:
-            await producer.start()
+            with broker_errors(self._kafka):
+                await producer.start()
         except BaseException:
             await producer.stop()
             raise

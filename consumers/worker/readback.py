@@ -29,8 +29,15 @@ class CommittedPosition(NamedTuple):
 async def committed_position(
     admin: AIOKafkaAdminClient, reader: AIOKafkaConsumer, group: str, tp: TopicPartition
 ) -> CommittedPosition:
-    """Read the commit of a group, to be called after the fence. Without one it is where the kept records begin."""
-    committed = (await admin.list_consumer_group_offsets(group, partitions=[tp]))[tp]
+    """Read the commit of a group, to be called after the fence. Without one it is where the kept records begin.
+
+    Raises:
+        BrokerUnavailable: the group's coordinator is not ready to answer.
+    """
+    committed = (await admin.list_consumer_group_offsets(group, partitions=[tp])).get(tp)
+    if committed is None:
+        # aiokafka drops the error of the whole answer. It must not be taken for "nothing was committed".
+        raise BrokerUnavailable(f"the coordinator of {group} does not say what is committed")
     start = (await reader.beginning_offsets([tp]))[tp]
     return CommittedPosition(max(committed.offset, start), decode_checkpoint(committed.metadata or ""))
 

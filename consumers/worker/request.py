@@ -32,6 +32,7 @@ class RunningRequest:
         self.fault: ErrorBody | None = None
         self.num_cached_tokens = 0
         self.num_tokens_before = sum(len(choice.token_ids) for choice in self.choices.values())
+        self.has_admission_mark = False
         self.admitted_at_ms: float | None = None
         self.first_token_ms: float | None = progress.first_token_ms if progress else None
         self.last_token_ms: float | None = None

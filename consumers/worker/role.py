@@ -35,6 +35,9 @@ REFUSALS_GROUP = "refusals"
 # Health turns red when nothing was polled, or the engine did not finish a step, for so long.
 STALL_S = 30.0
 
+# A step that hangs must not keep the process from ending.
+ENGINE_STOP_S = 10.0
+
 
 class WorkerRole(Role):
     """One engine worker. It joins its groups only when the model is ready, so that no partition waits for a load."""
@@ -48,7 +51,7 @@ class WorkerRole(Role):
         self._resources = AsyncExitStack()
         self._model: HostedModel | None = None
         self._groups: list[PartitionGroup] = []
-        self._has_failed = False
+        self._failed = asyncio.Event()
         self._stopped = asyncio.Event()
         self._engine_died: asyncio.Future[None] | None = None
 
@@ -69,7 +72,8 @@ class WorkerRole(Role):
         ends: list[asyncio.Future[Any]] = [*polling, stopped, *([self._engine_died] if self._engine_died else [])]
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            self._has_failed = stopped not in done
+            if stopped not in done:
+                self._failed.set()
             for end in done:
                 end.result()
         finally:
@@ -81,8 +85,7 @@ class WorkerRole(Role):
         """Take nothing more in, let what runs finish for a while, hand the rest over, leave."""
         for group in self._groups:
             group.stop_admission()
-        if not self._has_failed:
-            await self._drain()
+        await self._drain()
         self._stopped.set()
         await self._resources.aclose()
 
@@ -109,7 +112,7 @@ class WorkerRole(Role):
         await admin.start()
         self._model = model = await loading
         model.engine.start()
-        self._resources.push_async_callback(asyncio.to_thread, model.engine.stop, drain=False)
+        self._resources.push_async_callback(asyncio.to_thread, model.engine.stop, drain=False, timeout_s=ENGINE_STOP_S)
         watch_engine(lambda: model.engine.stats)
         self._watch(model.engine)
         await self._announce(plain, model)
@@ -159,13 +162,18 @@ class WorkerRole(Role):
             await group.start()
 
     async def _drain(self) -> None:
+        """Let what runs finish, for a while and as long as this worker can."""
+        drained = asyncio.gather(*(group.keeper.drained() for group in self._groups))
+        failed = asyncio.create_task(self._failed.wait())
         timeout_s = self._settings.worker.drain_timeout_s
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(group.keeper.drained() for group in self._groups))
-        except TimeoutError:
+        ends: list[asyncio.Future[Any]] = [drained, failed]
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not drained.done():
             num_open = sum(sum(group.keeper.num_open.values()) for group in self._groups)
-            log.info("drain_timed_out", num_handed_over=num_open, timeout_s=timeout_s)
+            log.info("handing_over", num_requests=num_open, timeout_s=timeout_s)
+        for end in ends:
+            end.cancel()
+        await asyncio.gather(*ends, return_exceptions=True)
 
     def _stalled(self) -> str | None:
         now_s = time.monotonic()

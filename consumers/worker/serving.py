@@ -65,6 +65,7 @@ class RequestServer:
         sequence = request.sequence
         if sequence is None:
             raise EngineFault("a refusal has nothing to generate")
+        request.has_admission_mark = True
         await self._lane.mark(self._writer.admitted(request))
         request.admitted_at_ms = self._context.clock.now_ms()
         over = asyncio.Event()

@@ -5,6 +5,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from headrace.cli.tables import topic_table
 from headrace.client import Client
 from headrace.client.diagnosis import missing_roles
 from headrace.ensemble import ROLES, Ensemble
+from headrace.local.role import first_of
 from headrace.topic_report import TopicReport, report_topics
 from runtime.config import LoadedSettings
 from runtime.storage import ObjectStore
@@ -62,12 +64,18 @@ class DemoShow:
         async with AsyncExitStack() as resources:
             with progress:
                 ensemble = await resources.enter_async_context(await self._ensemble(progress))
-            self._say_where(ensemble.settings)
-            async with Client(ensemble.settings) as client:
-                for number, text in enumerate(TURNS, start=1):
-                    await self._turn(client, number, text)
-            await self._show_where_it_went(ensemble.settings)
+            # What was started may end for good: that ends the show, instead of a long wait for an answer.
+            await first_of(partial(self._talk, ensemble.settings), ensemble.watch)
+            if ensemble.has_started:
+                self._console.print("\nstopping what was started ...", style="dim")
         self._say_what_remains(ensemble)
+
+    async def _talk(self, settings: Settings) -> None:
+        self._say_where(settings)
+        async with Client(settings) as client:
+            for number, text in enumerate(TURNS, start=1):
+                await self._turn(client, number, text)
+        await self._show_where_it_went(settings)
 
     async def _ensemble(self, progress: StartProgress) -> Ensemble:
         return Ensemble(
@@ -92,11 +100,10 @@ class DemoShow:
         return missing
 
     def _say_what_remains(self, ensemble: Ensemble) -> None:
+        text = f"All is stopped. The data is kept in {ensemble.data_dir}; --reset deletes it."
         if not ensemble.has_local_data:
             text = "What was running before runs on."
-        else:
-            text = f"All that was started is stopped. The data is kept in {ensemble.data_dir}; --reset deletes it."
-        self._console.print(f"\n{text}", style="dim", soft_wrap=True)
+        self._console.print(text, style="dim", soft_wrap=True)
 
     def _say_where(self, settings: Settings) -> None:
         self._console.print(

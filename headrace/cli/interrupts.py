@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -19,6 +20,15 @@ def run(work: Coroutine[Any, Any, int], *, on_first: Callable[[], None]) -> int:
     return asyncio.run(_run(work, on_first))
 
 
+def _show_cursor() -> None:
+    """A live table hides the terminal's cursor, and has no time left to bring it back."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream.isatty():
+            stream.write("\x1b[?25h\n")
+            stream.flush()
+            return
+
+
 async def _run(work: Coroutine[Any, Any, int], on_first: Callable[[], None]) -> int:
     task = asyncio.create_task(work)
     was_signalled = False
@@ -26,6 +36,7 @@ async def _run(work: Coroutine[Any, Any, int], on_first: Callable[[], None]) -> 
     def on_signal() -> None:
         nonlocal was_signalled
         if was_signalled:
+            _show_cursor()
             os._exit(EXIT_INTERRUPTED)
         was_signalled = True
         on_first()

@@ -36,7 +36,7 @@ def tail(
         str | None,
         typer.Option("--since", metavar="TIME", help="Where to look for an id that tells no time: a time, or 10m, 2h."),
     ] = None,
-    timeout: TimeoutOption = 10.0,
+    timeout: TimeoutOption = 30.0,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,

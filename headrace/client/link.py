@@ -30,7 +30,7 @@ class Link:
     def __init__(self, settings: Settings, names: Names, producer: Any, scout: Scout, epochs: EpochBook) -> None:
         self._settings = settings
         self._producer = producer
-        self._epochs = epochs
+        self.epochs = epochs
         self.names = names
         self.scout = scout
 
@@ -43,7 +43,7 @@ class Link:
                 consumer = await opened.enter_async_context(
                     running(make_consumer(kafka, fetch_max_wait_ms=FETCH_MAX_WAIT_MS))
                 )
-            yield await opened.enter_async_context(LogReader(consumer, self.names, self.scout, self._epochs))
+            yield await opened.enter_async_context(LogReader(consumer, self.names, self.scout, self.epochs))
 
     async def send(self, request: OutgoingRequest, partition: int) -> None:
         """Write a request; it is durable when this returns. Raises InvalidValue if it is too large."""

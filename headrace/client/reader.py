@@ -50,6 +50,7 @@ class LogReader:
         self._epochs = epochs
         self._feeds = {number: Feed(names, number) for number in range(scout.num_partitions)}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._failure: HeadraceError | None = None
 
     async def __aenter__(self) -> "LogReader":
         partitions = [tp for feed in self._feeds.values() for tp in (feed.tokens, feed.results)]
@@ -72,6 +73,8 @@ class LogReader:
 
         An origin in the past needs the partition for itself: no other stream may be read there.
         """
+        if self._failure is not None:
+            raise self._failure
         feed = self._feeds[origin.partition]
         try:
             async with feed.opening:
@@ -149,9 +152,9 @@ class LogReader:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            failure = HeadraceError(f"the client's reader failed: {error!r}; please report it")
-            failure.__cause__ = error
-            self._fail_all(failure)
+            self._failure = HeadraceError(f"the client's reader failed: {error!r}; please report it")
+            self._failure.__cause__ = error
+            self._fail_all(self._failure)
 
     def _fail_all(self, error: HeadraceError) -> None:
         for feed in self._feeds.values():

@@ -8,6 +8,7 @@ weights are packed; and only numbers of rows that were tried are ever computed. 
 
 import bisect
 import functools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ COMPARED_ROWS = 96
 WIDE_FEATURES = 16_384
 WIDE_COMPARED_ROWS = 24
 WIDE_LARGEST_SIZE = 64
+
+_trying = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +98,14 @@ def _pack(weight: torch.Tensor) -> torch.Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)  # type: ignore[no-any-return]  # torch.ops is untyped
 
 
-@functools.cache
 def invariant_sizes(out_features: int, in_features: int, dtype: torch.dtype, threads: int) -> tuple[int, ...]:
     """The numbers of rows, smallest first, that all give a row the same bits here, on one thread as on `threads`."""
+    with _trying:  # layers are packed by several threads, and all have the same shapes
+        return _try_sizes(out_features, in_features, dtype, threads)
+
+
+@functools.cache
+def _try_sizes(out_features: int, in_features: int, dtype: torch.dtype, threads: int) -> tuple[int, ...]:
     is_wide = out_features > WIDE_FEATURES
     sizes = tuple(size for size in ROW_SIZES if not is_wide or size <= WIDE_LARGEST_SIZE)
     compared_rows = WIDE_COMPARED_ROWS if is_wide else COMPARED_ROWS

@@ -32,11 +32,24 @@ def smollm_bfloat16(smollm: LoadedModel) -> LocalExecutor:
     return _load(smollm, "bfloat16")
 
 
-def smollm_engine(smollm: LoadedModel, executor: LocalExecutor, config: EngineConfig) -> Engine:
+class FewBlocks:
+    """An executor that admits to fewer blocks than it has."""
+
+    def __init__(self, executor: LocalExecutor, num_blocks: int) -> None:
+        self._executor = executor
+        self.num_blocks = num_blocks
+        self.bind_thread = executor.bind_thread
+        self.run = executor.run
+
+
+def smollm_engine(
+    smollm: LoadedModel, executor: LocalExecutor, config: EngineConfig, *, num_blocks: int | None = None
+) -> Engine:
     """A fresh engine on weights that are loaded already. Its blocks start empty: nobody finds another test's KV."""
-    executor.bind_thread()
 
     def chain(tenant: str) -> BlockKeyChain:
         return BlockKeyChain(model_hash=smollm.hashes.model, kv_dtype="test", layout="test", salt=tenant)
 
-    return Engine(smollm.spec, smollm.tokenizer, executor, config, make_chain=chain)
+    few = FewBlocks(executor, num_blocks or executor.num_blocks)
+    few.bind_thread()
+    return Engine(smollm.spec, smollm.tokenizer, few, config, make_chain=chain)

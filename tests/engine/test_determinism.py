@@ -112,7 +112,7 @@ def test_a_prefix_hit_changes_nothing(alone: dict[tuple[torch.dtype, str], Bits]
 def test_preemptions_in_a_tiny_pool_change_nothing(dtype: torch.dtype, *, prefix_cache: bool) -> None:
     def requests() -> list[GenerationRequest]:
         return [
-            tiny_request(f"r{i}", SHORT + [i], max_tokens=60, temperature=i % 2, seed=i, top_logprobs=1)
+            tiny_request(f"r{i}", [*SHORT, i], max_tokens=60, temperature=i % 2, seed=i, top_logprobs=1)
             for i in range(8)
         ]
 
@@ -146,7 +146,7 @@ def test_a_successor_goes_on_with_the_very_tokens(
         resumed = tiny_request("x", [0])
         fields = {name: getattr(subject, name) for name in ("request_id", "prompt_token_ids", "sampling")}
         resumed = GenerationRequest(**fields, emitted={0: token_ids[:num_emitted]})
-        outputs = run(tiny_engine(dtype), company(3, seed=num_emitted) + [resumed])
+        outputs = run(tiny_engine(dtype), [*company(3, seed=num_emitted), resumed])
         mine = [output for output in outputs if output.request_id == subject.request_id]
         assert [output.index for output in mine] == list(range(num_emitted, MAX_TOKENS))
         assert [i for output in mine for i in output.token_ids] == token_ids[num_emitted:]

@@ -59,17 +59,15 @@ def test_company_chunks_preemptions_and_threads_change_no_bit(
     company = [subject(f"c{n}", answer["prompt_token_ids"], temperature=1.0) for n, answer in enumerate(ANSWERS[:5])]
 
     def bits(outputs: list[GenerationOutput]) -> list[tuple[list[int], list[TokenLogprob]]]:
-        return [
-            (tokens(outputs, s.request_id), [p for o in outputs if o.request_id == s.request_id for p in o.logprobs or []])
-            for s in subjects
-        ]  # fmt: skip
+        mine = [(s.request_id, [o for o in outputs if o.request_id == s.request_id]) for s in subjects]
+        return [(tokens(own, name), [p for output in own for p in output.logprobs or []]) for name, own in mine]
 
     alone = bits([output for s in subjects for output in run(smollm_engine(smollm, weights, EngineConfig()), [s])])
     assert all(len(token_ids) == 10 for token_ids, _ in alone)
     chunked = EngineConfig(max_running=5, max_tokens_per_step=50)
     assert bits(run(smollm_engine(smollm, weights, chunked), company + subjects)) == alone
-    weights_one_thread = smollm_engine(smollm, weights, EngineConfig(prefix_cache=False))
-    assert bits(run(weights_one_thread, subjects[::-1] + company)) == alone
+    preempting = smollm_engine(smollm, weights, EngineConfig(), num_blocks=40)
+    assert bits(run(preempting, subjects[::-1] + company)) == alone
 
 
 def subject(request_id: str, prompt: list[int], *, temperature: float) -> GenerationRequest:

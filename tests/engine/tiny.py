@@ -85,7 +85,7 @@ def tiny_weights(dtype: torch.dtype, seed: int = 0) -> ModelWeights:
         embedding=embedding.to(dtype),
         layers=layers,
         final_norm=1 + 0.1 * random(hidden),
-        head=ops.pack_linear((3 * random(SPEC.vocab_size, hidden)).to(dtype)),
+        head=ops.pack_linear(3 * random(SPEC.vocab_size, hidden)),
     )
 
 
@@ -130,7 +130,9 @@ def tiny_chain(tenant: str) -> BlockKeyChain:
     return BlockKeyChain(model_hash="tiny", kv_dtype="float32", layout="test", salt=tenant)
 
 
-def tiny_request(request_id: str, prompt: str | list[int], *, max_tokens: int = 8, **fields: object) -> GenerationRequest:
+def tiny_request(
+    request_id: str, prompt: str | list[int], *, max_tokens: int = 8, **fields: object
+) -> GenerationRequest:
     """A request; sampling parameters and request fields by name. Without `temperature` it is greedy."""
     names = SamplingParams.__struct_fields__
     sampling = {"seed": 1, "temperature": 0.0} | {name: fields.pop(name) for name in list(fields) if name in names}

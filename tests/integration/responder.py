@@ -3,10 +3,12 @@
 from types import TracebackType
 from typing import NamedTuple
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 
+from consumers.worker.takeover import Checkpoint, encode_checkpoint
 from runtime.headers import record_headers
-from runtime.kafka import make_consumer, make_producer
+from runtime.kafka import close, make_consumer, make_producer, running
 from runtime.topics import create_missing
 from schemas.codec import JOURNAL, RESULT, decode_request
 from schemas.envelope import Envelope, Status
@@ -55,8 +57,8 @@ class Responder:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._requests.stop()
-        await self._producer.stop()
+        await close(self._requests)
+        await close(self._producer)
 
     async def asked(self) -> Asked:
         """The next request that arrives."""
@@ -74,6 +76,15 @@ class Responder:
         """Write a takeover mark; returns its epoch."""
         mark = Takeover(source=self.source(asked), worker="w", committed_offset=0, previous_epoch=previous_epoch)
         return await self._write(self.names.tokens, asked.partition, None, JOURNAL.encode(mark))
+
+    async def commit_epoch(self, asked: Asked, epoch: int) -> None:
+        """Commit as the worker's group does, with its epoch beside the offset."""
+        tp = TopicPartition(self.names.batches(MODEL), asked.partition)
+        metadata = encode_checkpoint(Checkpoint(epoch=epoch, tokens_low=0))
+        consumer = make_consumer(self.settings.kafka, group=self.names.group(f"worker.{MODEL}"))
+        async with running(consumer):
+            consumer.assign([tp])
+            await consumer.commit({tp: OffsetAndMetadata(0, metadata)})
 
     async def delta(
         self,

@@ -47,8 +47,8 @@ class Cli:
     """Starts `headrace` with the test's broker and name space, and nothing of this machine."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
-        self._folder = folder
-        self._env = {
+        self.folder = folder
+        self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")},
             **{name: str(folder) for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")},
             "HEADRACE_KAFKA__BOOTSTRAP_SERVERS": str(settings.kafka.bootstrap_servers),
@@ -61,7 +61,7 @@ class Cli:
     async def start(self, *words: str) -> AsyncIterator[Process]:
         """A running command."""
         process = await asyncio.create_subprocess_exec(
-            HEADRACE, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self._env, cwd=self._folder
+            HEADRACE, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self.env, cwd=self.folder
         )
         try:
             yield process
@@ -200,9 +200,8 @@ async def test_tail_reads_a_finished_stream_from_an_index(cli: Cli, responder: R
         await responder.delta(asked, 2, "c", finish_reason="stop")
         await responder.result(asked, "abc", num_tokens=3)
         await end(process)
-    assert (await cli.run("tail", asked.request_id, "--session", "s"))[:2] == (0, "abc\n")
-    assert (await cli.run("tail", asked.request_id, "--session", "s", "--from-index", "2"))[:2] == (0, "c\n")
-    assert (await cli.run("tail", asked.request_id, "--session", "s", "--since", "10m"))[:2] == (0, "abc\n")
+    later = ["tail", asked.request_id, "--session", "s", "--from-index", "2", "--since", "10m"]
+    assert (await cli.run(*later))[:2] == (0, "c\n")
     code, out, _ = await cli.run("tail", asked.request_id, "--session", "s", "--json")
     assert (code, [json.loads(line).get("status") for line in out.splitlines()]) == (0, [None, None, "completed"])
 

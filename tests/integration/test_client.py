@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from headrace import Client, Delta, TokenStream
+from headrace.client.link import connected
 from headrace.local.background import BackgroundStack
 from runtime.kafka import partition_for
 from schemas.errors import (
@@ -19,6 +20,7 @@ from schemas.errors import (
     RequestFailed,
     SettingsError,
 )
+from schemas.requests import ChatRequest, Message
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from tests.integration.responder import Asked, Responder
 
@@ -150,6 +152,41 @@ async def test_a_worker_that_was_fenced_before_the_request_is_not_believed(
     await responder.delta(asked, 0, "right", epoch=second, finish_reason="stop")
     await responder.result(asked, "right")
     assert await reading.end() == "right"
+
+
+async def test_a_takeover_of_long_ago_is_known_from_the_group_s_commits(client: Client, responder: Responder) -> None:
+    warm_up = Reading(client.stream("warm up", session="one-partition"))
+    asked = await responder.asked()
+    first = await responder.take_over(asked)
+    second = await responder.take_over(asked, previous_epoch=first)
+    await responder.commit_epoch(asked, second)
+    for index in range(100):
+        await responder.delta(asked, index, "x", epoch=second)
+    await responder.result(asked, "done")
+    await warm_up.end()
+
+    reading = Reading(client.stream("hi", session="one-partition"))
+    asked = await responder.asked()
+    await responder.delta(asked, 0, "STALE", epoch=first)
+    await responder.delta(asked, 0, "right", epoch=second, finish_reason="stop")
+    await responder.result(asked, "right")
+    assert await reading.end() == "right"
+
+
+async def test_the_epoch_in_force_at_any_offset_is_found(settings: Settings, responder: Responder) -> None:
+    asked = Asked("r", b"r", 1, ChatRequest(model="m", messages=[Message(role="user", content="x")]))
+    marks: list[int] = []
+    for _ in range(3):
+        await responder.delta(asked, 0, "between")
+        marks.append(await responder.take_over(asked, previous_epoch=marks[-1] if marks else None))
+    source = responder.source(asked)
+    async with connected(settings) as link:
+        assert await link.epochs.at(1, 100) == {}
+        await responder.commit_epoch(asked, marks[-1])
+        for offset in range(marks[-1] + 3):
+            before = [mark for mark in marks if mark < offset]
+            assert await link.epochs.at(1, offset) == ({source: before[-1]} if before else {})
+        assert await link.epochs.at(0, 100) == {}
 
 
 async def test_a_result_without_deltas_is_shown_as_one(client: Client, responder: Responder) -> None:

@@ -7,14 +7,22 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from aiokafka import TopicPartition
+from aiokafka.structs import ConsumerRecord
+from prometheus_client import REGISTRY
 
 from consumers.gate import ownership
+from consumers.gate.admission import rules_of
+from consumers.gate.partition import Partition, Shared
 from consumers.gate.role import GateRole
+from consumers.gate.takeover import group_of, take_over
+from consumers.worker.clock import BrokerClock
 from headrace.local.background import BackgroundStack
+from runtime.kafka import make_consumer, make_producer
+from runtime.storage import ObjectStore
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from tests.consumers.gate.builders import chat
 from tests.consumers.gate.door import Door
-from tests.consumers.gate.live import Outside
+from tests.consumers.gate.live import Outside, Seen
 
 pytestmark = pytest.mark.integration
 
@@ -94,3 +102,66 @@ async def test_a_gate_can_be_stopped_before_it_runs(settings: Settings, outside:
     await role.stop()
     await role.run()
     assert await outside.lag() == 0
+
+
+async def test_a_record_that_is_delivered_again_is_dropped(settings: Settings, outside: Outside) -> None:
+    """Kept partitions are delivered from the committed offset again after an eager rebalance."""
+    number, names = 0, outside.names
+    request_id = outside.id_in(number)
+    await outside.send(chat(id=request_id))
+    await outside.send(chat(id="s-1", session=request_id))
+    producer, consumer = make_producer(settings.kafka), make_consumer(settings.kafka, group=group_of(names))
+    await producer.start()
+    await consumer.start()
+    shared = Shared(names, rules_of(settings), 2, producer, ObjectStore(settings.storage), BrokerClock())
+    taken = await take_over(number, kafka=settings.kafka, names=names, consumer=consumer)
+    partition = Partition(number, taken, shared)
+    partition.start()
+    records = [as_delivered(one) for one in await outside.records_of(names.requests(), number)]
+    for record in [*records, *records, records[1], records[0]]:
+        partition.offer(record)
+    await outside.turn(request_id)
+    await outside.turn("s-1")
+    assert partition.next_offsets[TopicPartition(names.requests(), number)] == 2
+    await partition.stop()
+    await consumer.stop()
+    await producer.stop()
+    assert len(outside.turns) == 2
+    assert await outside.lag() == 0
+
+
+def as_delivered(seen: Seen) -> "ConsumerRecord[bytes, bytes]":
+    size = len(seen.value or b"")
+    return ConsumerRecord(*seen[:3], seen.timestamp_ms, 1, seen.key, seen.value, None, 0, size, tuple(seen.headers))
+
+
+def sample(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(f"headrace:{name}", labels) or 0.0
+
+
+async def test_what_the_gate_does_is_counted(settings: Settings, outside: Outside) -> None:
+    counted = [
+        ("records_consumed_total", {"topic": outside.names.requests("bulk")}, 1),
+        ("records_refused_total", {"stage": "gate", "code": "malformed_record"}, 1),
+        ("dead_letters_total", {"stage": "gate"}, 1),
+        ("requests_ended_total", {"status": "expired"}, 1),
+        ("partition_takeovers_total", {}, 2),
+    ]
+    before = [sample(name, **labels) for name, labels, _ in counted]
+    async with running(settings):
+        await outside.send(chat(id="plain"))
+        await outside.send(chat(id="late", deadline_ms=1), topic=outside.names.requests("bulk"))
+        place = await outside.send_raw(b"{", key=b"k", partition=0)
+        for request_id in ("r1", "r2", "r3"):
+            await outside.send(chat(id=request_id, session="s1"))
+        await outside.turn("plain")
+        await outside.turn("r1")
+        await outside.result("late")
+        await outside.result(place)
+        await outside.wait_for(lambda: len(outside.session_records()) == 3)
+        while sample("session_turns_parked") != 2:
+            await outside.send(chat(id="more"))
+    after = [sample(name, **labels) for name, labels, _ in counted]
+    assert [(one[0], new - old) for one, old, new in zip(counted, before, after, strict=True)] == [
+        (name, number) for name, _, number in counted
+    ]

@@ -1,6 +1,7 @@
 """Gates that come, go and die: every request is forwarded, every turn of a session exactly once and in order."""
 
 import asyncio
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from random import Random
@@ -181,6 +182,35 @@ async def test_of_two_gates_one_can_leave_and_nothing_is_lost(settings: Settings
         assert ids_of(outside, session) == [f"{session}-{number}" for number in range(4)]
 
 
+async def test_a_gate_that_was_frozen_and_wakes_up_harms_nobody(settings: Settings, outside: Outside) -> None:
+    """It does not know yet that its partitions have another owner, and has work in hand."""
+    sessions = [f"s{number}" for number in range(8)]
+
+    async def play(turn_number: int) -> None:
+        for session in sessions:
+            await outside.send(chat(id=f"{session}-{turn_number}", session=session))
+        for session in sessions:
+            await outside.answer(await outside.turn(f"{session}-{turn_number}"))
+
+    async with GateProcess(settings) as frozen, GateProcess(settings) as other:
+        await frozen.settled(2)
+        await other.settled(2)
+        await play(0)
+        frozen.process.send_signal(signal.SIGSTOP)
+        await other.settled(4)
+        await play(1)
+        frozen.process.send_signal(signal.SIGCONT)
+        await play(2)
+        await other.settled(2)
+        await play(3)
+        assert await frozen.terminate() == 0
+        await play(4)
+        assert await other.terminate() == 0
+    for session in sessions:
+        assert ids_of(outside, session) == [f"{session}-{number}" for number in range(5)]
+        assert_built_on_all_before(outside, session)
+
+
 async def test_a_partition_that_is_kept_goes_on_where_it_was(settings: Settings, outside: Outside) -> None:
     """An eager rebalance undoes the pause of kept partitions and delivers from the committed offset again."""
     async with GateProcess(settings) as stays:
@@ -247,7 +277,7 @@ async def test_a_partition_that_was_away_and_came_back_is_read_anew(settings: Se
         for number in range(4):
             await fence(settings, outside, number)
         async with GateProcess(settings) as other:
-            await stays.logged("kept_but_fenced")
+            await stays.logged("kept_but_lost")
             await other.settled(2)
             await outside.send(chat(id="r2", session="s1"))
             assert (await outside.turn("r2")).base is not None

@@ -4,12 +4,15 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
+import psutil
 import pytest
 from aiokafka.admin import NewTopic
+from mode.threads import WorkerThread
 
 from headrace.local.background import BackgroundStack
 from models.catalog import open_model
@@ -19,8 +22,8 @@ from pipeline.role import PipelineRole
 from runtime.kafka import make_admin, make_producer
 from runtime.storage import ObjectStore
 from schemas.batches import Refusal, Sequence
-from schemas.errors import BrokerUnavailable, SettingsError
-from schemas.settings import DEFAULT_MODEL, DEFAULT_MODEL_PATH, Settings
+from schemas.errors import BrokerUnavailable, ModelFileError, SettingsError
+from schemas.settings import DEFAULT_MODEL, DEFAULT_MODEL_PATH, ModelSettings, Settings
 from schemas.turns import BaseTurn
 from tests.integration.pipeline_world import NUM_PARTITIONS, Output, World, running, settings_for
 from tests.pipeline.builders import TRACEPARENT, chat, session_turn, turn
@@ -261,6 +264,31 @@ async def test_missing_topics_are_named_at_once(settings: Settings) -> None:
     assert not role.health().is_ready
 
 
+async def test_a_model_that_cannot_be_loaded_is_named_and_nothing_is_left_running(
+    world: World, settings: Settings
+) -> None:
+    broken = {DEFAULT_MODEL: ModelSettings(path="nowhere.gguf")}
+    role = PipelineRole(msgspec.structs.replace(settings, models=broken))
+    with pytest.raises(ModelFileError, match=r"nowhere\.gguf"):
+        await asyncio.wait_for(role.start(), 20)
+    assert left_running() == []
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.2, 0.4])
+async def test_a_start_that_is_broken_off_leaves_nothing_running(
+    world: World, settings: Settings, delay_s: float
+) -> None:
+    """As when SIGTERM comes early; the delay only chooses the place where it happens to be."""
+    role = PipelineRole(settings)
+    starting = asyncio.create_task(role.start())
+    await asyncio.sleep(delay_s)
+    starting.cancel()
+    await asyncio.wait([starting])
+    if not starting.cancelled():
+        await role.stop()
+    assert left_running() == []
+
+
 async def test_it_leaves_logging_and_the_folder_it_runs_in_alone(
     world: World, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,6 +300,13 @@ async def test_it_leaves_logging_and_the_folder_it_runs_in_alone(
         await world.read_all(["r-0"])
     assert (list(root.handlers), root.level, root.disabled) == before
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - pathlib would be blocking here, says another rule
+
+
+def left_running() -> list[str]:
+    """Kafka client threads and child processes of this process."""
+    threads = [thread.name for thread in threading.enumerate() if isinstance(thread, WorkerThread)]
+    children = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    return threads + [command for command in children if "spawn_main" in command]
 
 
 class forwarding:  # noqa: N801 - used as a function

@@ -1,10 +1,13 @@
 """Topics on the real broker: created as the registry says, required, described; keys partitioned as others do it."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from confluent_kafka import Producer
 
 from headrace.local.background import BackgroundStack
-from runtime.kafka import make_producer, partition_for
+from runtime.kafka import close, make_admin, make_consumer, make_producer, partition_for, running
 from runtime.topics import create_missing, describe, partition_counts, require
 from schemas.errors import SettingsError
 from schemas.names import Names
@@ -59,6 +62,25 @@ async def test_records_are_seen_in_the_end_offsets(kafka: KafkaSettings, specs: 
     await producer.stop()
     (status,) = await describe(kafka, specs[:1])
     assert (status.end_offsets, status.num_records) == ([2, 0, 1], 3)
+
+
+@pytest.mark.parametrize("make", [make_producer, make_consumer, make_admin])
+async def test_a_client_may_be_closed_right_after_its_start_or_before(make: Any, kafka: KafkaSettings) -> None:
+    async with running(make(kafka)):
+        pass
+    await close(make(kafka))
+
+
+async def test_closing_a_client_does_not_hide_that_the_caller_is_cancelled(kafka: KafkaSettings) -> None:
+    async def use() -> None:
+        async with running(make_consumer(kafka)):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(use())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_librdkafka_with_murmur2_puts_a_key_where_we_look_for_it(

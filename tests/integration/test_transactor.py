@@ -1,6 +1,7 @@
 """The transactional producer of a partition: all or nothing, fenced, and with all that waits in one transaction."""
 
 import asyncio
+import gc
 
 import pytest
 from aiokafka import TopicPartition
@@ -144,6 +145,24 @@ async def test_the_owner_before_is_fenced_and_writes_nothing_more(bench: Bench) 
     assert before_ledger.committable == 1
     await before.stop()
     await after.stop()
+
+
+async def test_nothing_is_said_to_be_forgotten_when_an_owner_is_fenced(bench: Bench) -> None:
+    """aiokafka fails many futures of its own at once; asyncio reports each that nobody has looked at."""
+    forgotten: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: forgotten.append(str(context)))
+    before = await bench.transactor(opened(1))
+    after = await bench.transactor(opened(1))
+    failures = await asyncio.gather(
+        *(before.submit([bench.record(b"zombie")] * 3, [Position(bench.input, 0)]) for _ in range(3)),
+        return_exceptions=True,
+    )
+    assert [type(one) for one in failures] == [Fenced] * 3
+    await before.stop()
+    await after.stop()
+    del before, after, failures
+    gc.collect()
+    assert forgotten == []
 
 
 async def test_an_owner_fenced_without_records_learns_it_from_its_offsets(bench: Bench) -> None:

@@ -1,10 +1,17 @@
-"""What becomes of a worker's partitions when the group, another process or the broker interferes. Looked at from inside."""
+"""What becomes of a worker's partitions when the group, another process or the broker interferes, seen from inside."""
 
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
-from aiokafka import AIOKafkaConsumer
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined] # public names that its stubs do not re-export
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from consumers.worker.group import PartitionGroup
 from consumers.worker.partition import OwnedPartition
@@ -14,7 +21,7 @@ from schemas.batches import Sequence
 from schemas.errors import Fenced
 from schemas.settings import Settings
 from schemas.tokens import Takeover
-from tests.consumers.worker.live import Outside
+from tests.consumers.worker.live import Outside, until
 from tests.consumers.worker.oracle import undisturbed
 from tests.consumers.worker.processes import WorkerHere
 from tests.consumers.worker.settings import worker_settings
@@ -85,13 +92,11 @@ async def another_member(outside: Outside) -> AIOKafkaConsumer:
 
 
 def group_of(worker: WorkerHere) -> PartitionGroup:
-    return worker.role.groups[0]
+    return worker.role._groups[0]
 
 
-def owned(worker: WorkerHere, outside: Outside, partition: int) -> OwnedPartition:
-    found = group_of(worker).keeper.settled_at(outside.names.batches(MODEL_NAME), partition)
-    assert found is not None
-    return found
+def owned(worker: WorkerHere, outside: Outside, partition: int) -> OwnedPartition | None:
+    return group_of(worker).keeper.settled(TopicPartition(outside.names.batches(MODEL_NAME), partition))
 
 
 def takeovers(outside: Outside, partition: int) -> list[Takeover]:
@@ -168,13 +173,15 @@ async def test_a_record_that_is_delivered_again_is_dropped(
         place = outside.send(tiny.member(outside.ids_in(0, 2)[1]))
         reader = make_consumer(settings.kafka)
         await reader.start()
-        tp = owned(worker, outside, 0).tp
+        partition = owned(worker, outside, 0)
+        assert partition is not None
+        tp = partition.tp
         reader.assign([tp])
         await reader.seek_to_beginning(tp)
         again = (await reader.getmany(tp, timeout_ms=10_000))[tp]
         await reader.stop()
         for record in again:
-            owned(worker, outside, 0).accept(record)
+            partition.accept(record)
         await check(outside, settings, tiny, [member])
         await outside.until_committed(place)
     assert outside.duplicates_of(member.envelope.request_id) == []
@@ -188,19 +195,12 @@ async def test_a_failed_send_leaves_no_gap_and_no_repeat(
         await begin(outside, members)
         # The broker refuses what it took a moment before: deltas fail, and so do takeovers until it takes them again.
         limit(stack, outside.names.tokens, max_bytes=100)
-        await outside_waits(outside, worker)
+        await until(lambda: owned(worker, outside, 0) is None and owned(worker, outside, 1) is None)
         limit(stack, outside.names.tokens, max_bytes=1_048_588)
         await check(outside, settings, tiny, members)
         assert worker.running is not None
         assert not worker.running.done()
     assert all(len(takeovers(outside, partition)) > 1 for partition in (0, 1))
-
-
-async def outside_waits(outside: Outside, worker: WorkerHere) -> None:
-    """Wait until the worker has noticed that both partitions failed."""
-    keeper = group_of(worker).keeper
-    topic = outside.names.batches(MODEL_NAME)
-    await until(lambda: all(keeper.settled_at(topic, partition) is None for partition in (0, 1)))
 
 
 def limit(stack: BackgroundStack, topic: str, *, max_bytes: int) -> None:
@@ -220,3 +220,60 @@ async def test_a_worker_that_is_told_to_stop_lets_what_runs_finish(
         await begin(outside, members)
     await check(outside, settings, tiny, members)
     assert {(await outside.result(member.envelope.request_id)).attempts for member in members} == {1}
+
+
+async def test_a_step_of_the_engine_that_fails_ends_its_requests_with_the_error(
+    outside: Outside, tiny: TinyModel, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = long_requests(tiny, outside, num_tokens=3_000)
+    async with WorkerHere(settings) as worker:
+        await begin(outside, members)
+        with monkeypatch.context() as broken:
+            broken.setattr(worker.engine._engine.executor, "run", failing)
+            results = [await outside.result(member.envelope.request_id) for member in members]
+        assert worker.role.health().is_alive
+        fine = tiny.member("fine")
+        outside.send(fine)
+        await check(outside, settings, tiny, [fine])
+    for result in results:
+        assert result.error is not None
+        assert (result.status, result.error.code) == ("failed", "engine_fault")
+        stream = outside.stream(result.request_id)[0]
+        assert stream.finish_reasons == ["error"]
+        assert stream.token_ids == result.choices[0].token_ids
+        assert len(stream.token_ids) == result.usage.completion_tokens
+
+
+async def test_a_worker_whose_engine_dies_ends_and_its_requests_go_on_elsewhere(
+    outside: Outside, tiny: TinyModel, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = long_requests(tiny, outside)
+    async with WorkerHere(settings) as worker:
+        await begin(outside, members)
+        monkeypatch.setattr(worker.engine._engine, "step", failing)
+        assert worker.running is not None
+        with pytest.raises(ZeroDivisionError):
+            await worker.running
+    async with WorkerHere(settings):
+        await check(outside, settings, tiny, members)
+
+
+async def test_health_says_what_a_worker_is_doing(
+    outside: Outside, tiny: TinyModel, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging = threading.Event()
+    worker = WorkerHere(settings)
+    assert (worker.role.health().is_alive, worker.role.health().is_ready) == (True, False)
+    async with worker:
+        await until(lambda: worker.role.health().is_ready)
+        monkeypatch.setattr("consumers.worker.role.STALL_S", 0.5)
+        run = worker.engine._engine.executor.run
+        monkeypatch.setattr(worker.engine._engine.executor, "run", lambda plan: hanging.wait(60) and run(plan))
+        outside.send(tiny.member("r1"))
+        await until(lambda: not worker.role.health().is_alive)
+        assert "engine" in worker.role.health().detail
+        hanging.set()
+
+
+def failing(*_: object) -> None:
+    raise ZeroDivisionError("planted")

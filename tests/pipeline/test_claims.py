@@ -62,12 +62,12 @@ def test_a_partition_of_markers_alone_is_committed_too() -> None:
     assert claim_of(claims).to_commit() == 3
 
 
-def test_records_that_come_before_a_partition_is_sought_are_left_out_and_known() -> None:
+def test_records_of_a_partition_that_is_not_claimed_are_left_out() -> None:
     claims = Claims()
     assert claims.take(records(3, 4)) == {}
-    assert claims.first_handed_out(P0, 99) == 3
+    claims.renew(P0, 3)
     claims.give_up([P0])
-    assert claims.first_handed_out(P0, 99) == 99
+    assert claims.take(records(3, 4)) == {}
 
 
 def test_a_claim_is_void_when_its_partition_is_sought_again_or_given_up() -> None:

@@ -82,6 +82,8 @@ class Outside:
         self._is_stopping.set()
         await asyncio.to_thread(self._thread.join)
         self._consumer.close()
+        # It has no close: it lets go of the broker when nobody holds it any more.
+        del self._producer
 
     def partition_of(self, key: str) -> int:
         """Where the records of a request are."""
@@ -231,6 +233,12 @@ class Outside:
             if messages:
                 self.seen += [_seen(message) for message in messages]
                 self._loop.call_soon_threadsafe(self._news.set)
+
+
+async def until(what: Callable[[], bool]) -> None:
+    """Wait for what sets no event of ours."""
+    while not what():  # noqa: ASYNC110 (see above)
+        await asyncio.sleep(0.01)
 
 
 def _seen(message: Message) -> Seen:

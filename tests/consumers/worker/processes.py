@@ -12,6 +12,7 @@ from types import TracebackType
 import msgspec
 
 from consumers.worker.role import WorkerRole
+from engine.thread import EngineThread
 from schemas.settings import Settings
 
 # What `headrace serve worker` does, without the command line: settings come on stdin.
@@ -101,6 +102,13 @@ class WorkerHere:
         self.role = WorkerRole(settings)
         self.name = settings.worker.instance_id or f"{socket.gethostname()}-{os.getpid()}"
         self.running: asyncio.Task[None] | None = None
+
+    @property
+    def engine(self) -> EngineThread:
+        """The engine that it runs."""
+        model = self.role._model
+        assert model is not None
+        return model.engine
 
     async def __aenter__(self) -> "WorkerHere":
         await self.role.start()
