@@ -92,7 +92,12 @@ class Engine:
 
         InvalidValue or ContextTooLong if it can never run, or if its id is running already.
         """
-        check_request(request, self._spec, self._executor.num_blocks)
+        check_request(
+            request,
+            context_length=self._spec.context_length,
+            vocab_size=self._tokenizer.vocab_size,
+            num_blocks=self._executor.num_blocks,
+        )
         if request.request_id in self._generations:
             raise InvalidValue(f"A request with the id {request.request_id!r} is running.", param="request_id")
         generation = Generation(request, {})

@@ -23,7 +23,13 @@ def load_executor(model: LoadedModel, config: EngineConfig) -> LocalExecutor:
     """Read and pack the weights, and reserve the KV memory."""
     started_s = time.monotonic()
     set_num_threads(config.threads)
-    weights = load_weights(model.path, model.spec, config.torch_dtype, config.threads)
+    weights = load_weights(
+        model.path,
+        model.spec,
+        config.torch_dtype,
+        vocab_size=model.tokenizer.vocab_size,
+        num_threads=config.threads,
+    )
     llama = LlamaModel(model.spec, weights)
     cache = PagedCache(llama.kv_shape, num_blocks(llama.kv_shape, config.kv_bytes), CPU)
     log.info(

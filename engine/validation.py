@@ -2,21 +2,23 @@
 
 from engine.types import GenerationRequest
 from models.kv_keys import BLOCK_SIZE
-from models.spec import ModelSpec
 from schemas.errors import ContextTooLong, InvalidValue
 
 
-def check_request(request: GenerationRequest, spec: ModelSpec, num_blocks: int) -> None:
-    """InvalidValue or ContextTooLong, naming the remedy, for a request that can never run."""
+def check_request(request: GenerationRequest, *, context_length: int, vocab_size: int, num_blocks: int) -> None:
+    """InvalidValue or ContextTooLong, naming the remedy, for a request that can never run.
+
+    `vocab_size` counts the tokens that the tokenizer knows: logits have that width.
+    """
     if not request.prompt_token_ids:
         raise InvalidValue("The prompt has no tokens.", param="prompt")
-    _check_tokens(request, spec.vocab_size)
+    _check_tokens(request, vocab_size)
     _check_emitted(request)
     num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens
-    if num_tokens > spec.context_length:
+    if num_tokens > context_length:
         raise ContextTooLong(
             f"The prompt has {len(request.prompt_token_ids)} tokens and max_tokens is {request.sampling.max_tokens}: "
-            f"together more than the context of {spec.context_length}. Shorten the prompt or lower max_tokens.",
+            f"together more than the context of {context_length}. Shorten the prompt or lower max_tokens.",
             param="max_tokens",
         )
     if num_tokens > num_blocks * BLOCK_SIZE:

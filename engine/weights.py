@@ -29,7 +29,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ModelWeights:
-    """All weights. `embedding` is `[vocab_size, hidden_size]` in the engine's dtype.
+    """All weights. `embedding` is `[spec.vocab_size, hidden_size]` in the engine's dtype.
 
     The head is float32 always: a logit of 20 rounded to bfloat16 is off by up to 0.06, which makes ties of what were
     none. That was most of what bfloat16 costs (KL to float32 0.0008, without it 0.0003).
@@ -67,8 +67,12 @@ class _Reader:
         return self.exact(name, *shape).to(self.dtype)
 
 
-def load_weights(path: Path, spec: ModelSpec, dtype: torch.dtype, num_threads: int) -> ModelWeights:
-    """Read and pack a model's weights; ModelFileError if one is missing or has another shape than the spec says."""
+def load_weights(path: Path, spec: ModelSpec, dtype: torch.dtype, *, vocab_size: int, num_threads: int) -> ModelWeights:
+    """Read and pack a model's weights; ModelFileError if one is missing or has another shape than the spec says.
+
+    Some files pad the vocabulary: the head keeps the `vocab_size` tokens that the tokenizer knows, so that no other can
+    ever be chosen.
+    """
     reader = _Reader(GGUFFile.open(path), dtype)
     with ThreadPoolExecutor(num_threads) as pool:
         layers = [pool.submit(_load_layer, reader, f"blk.{index}", spec) for index in range(spec.num_layers)]
@@ -76,7 +80,7 @@ def load_weights(path: Path, spec: ModelSpec, dtype: torch.dtype, num_threads: i
         head = embedding if spec.tie_embeddings else reader.exact("output.weight", *embedding.shape)
         return ModelWeights(
             embedding=embedding.to(dtype),
-            head=ops.pack_linear(head),
+            head=ops.pack_linear(head[:vocab_size]),
             final_norm=reader.exact("output_norm.weight", spec.hidden_size),
             layers=[layer.result() for layer in layers],
         )

@@ -78,11 +78,10 @@ class KafkaApp(faust.App):
         return acknowledged
 
     async def finish(self) -> None:
-        """Take nothing more; returns when all that was taken is acknowledged and committed."""
+        """Take nothing more; returns when all that was taken is acknowledged."""
         self.consumer.stop_flow()
         self.flow_control.suspend()
         await self.work.drain()
-        await self.consumer.commit()
 
     @property
     def claims(self) -> Claims:

@@ -1,9 +1,9 @@
 """The pipeline process: Faust inside our own event loop, ready only when it can work, stopped without losing a turn."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.tokenize import PromptPool
 from pipeline.watchdog import watch
@@ -23,7 +23,8 @@ log = get_logger(__name__)
 
 # A turn that waits for object storage may not come to an end; it is read again elsewhere.
 _DRAIN_TIMEOUT_S = 10.0
-_STOP_TIMEOUT_S = 15.0
+_COMMIT_TIMEOUT_S = 5.0
+_STOP_TIMEOUT_S = 10.0
 
 
 class PipelineRole(Role):
@@ -141,16 +142,20 @@ def _crash(app: "KafkaApp") -> BaseException:
 
 
 async def _leave(app: "KafkaApp", *, is_orderly: bool) -> None:
-    try:
-        if is_orderly and app.started and not app.crashed:
-            async with asyncio.timeout(_DRAIN_TIMEOUT_S):
-                await app.finish()
-    except TimeoutError:
-        log.warning("stopped_while_waiting", num_open=app.work.num_open)
+    if is_orderly and app.started and not app.crashed:
+        await _within(_DRAIN_TIMEOUT_S, app.finish(), "turns_still_under_way")
+        await _within(_COMMIT_TIMEOUT_S, app.consumer.commit(), "commit_not_acknowledged")
     app.work.give_up_all()
-    try:
-        async with asyncio.timeout(_STOP_TIMEOUT_S):
-            await app.stop()
-    except TimeoutError:
-        # Its thread is a daemon: the process ends all the same, and the group notices by the session's timeout.
-        log.warning("faust_does_not_stop", timeout_s=_STOP_TIMEOUT_S)
+    # Its thread is a daemon: where it cannot stop, the process ends all the same, and the group notices later.
+    await _within(_STOP_TIMEOUT_S, app.stop(), "broker_not_told")
+
+
+async def _within(timeout_s: float, step: Coroutine[Any, Any, Any], otherwise: str) -> None:
+    """One step of stopping. What it leaves undone is read again by the next process: a warning, not a failure."""
+    task = asyncio.create_task(step)
+    _, late = await asyncio.wait([task], timeout=timeout_s)
+    if late:
+        log.warning(otherwise, timeout_s=timeout_s)
+        task.cancel()
+    else:
+        task.result()

@@ -8,6 +8,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 from structlog.typing import FilteringBoundLogger, Processor
 
+from runtime.log_repeats import RepeatFilter
 from schemas.settings import LoggingSettings
 
 # Chatty at info for what is our daily business: each rebalance, each Faust service that starts.
@@ -42,6 +43,7 @@ def configure(settings: LoggingSettings, *, role: str) -> None:
         cache_logger_on_first_use=True,
     )
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(RepeatFilter(*_NOISY_LOGGERS))
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

@@ -132,12 +132,17 @@ class DeltaLane:
         """Look at what is due now."""
         self._changed.set()
 
-    async def stop(self) -> None:
-        """Let the send in flight finish and send no more. What waits is left to the next owner."""
+    async def stop(self, *, timeout_s: float | None = None) -> None:
+        """Let the send in flight finish and send no more. What waits is left to the next owner.
+
+        A send that takes longer than `timeout_s` is given up: nobody knows then whether it is in the log.
+        """
         self._is_stopping = True
         self.wake()
         if self._task is not None:
-            await self._task
+            await asyncio.wait({self._task}, timeout=timeout_s)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
         try:

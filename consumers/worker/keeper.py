@@ -10,7 +10,7 @@ from aiokafka import TopicPartition
 from consumers.worker.context import WorkerContext
 from consumers.worker.failures import FailureLimit
 from consumers.worker.ownership import Claim, take_over
-from consumers.worker.partition import RELEASE_TIMEOUT_S, OwnedPartition
+from consumers.worker.partition import RELEASE_STEP_S, OwnedPartition
 from consumers.worker.records import RecordWriter
 from runtime.logging import get_logger
 from runtime.metrics import TAKEOVERS
@@ -22,7 +22,7 @@ log = get_logger(__name__)
 # rightful owner; after this share of a session timeout, three heartbeats, we know.
 _FENCE_PAUSE = 0.3
 # What cannot be let go of by then (the broker is away) is left to its next owner, who fences us.
-_RELEASE_ALL_S = 2 * RELEASE_TIMEOUT_S
+_RELEASE_ALL_S = 6 * RELEASE_STEP_S
 
 
 class PartitionKeeper:

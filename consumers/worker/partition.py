@@ -38,8 +38,8 @@ log = get_logger(__name__)
 # While sequences run, so often at least something is committed: a worker that was fenced notices.
 COMMIT_INTERVAL_S = 1.0
 
-# A partition that cannot be let go of in good order by then is left: its successor has fenced it anyway.
-RELEASE_TIMEOUT_S = 15.0
+# How long each step of letting go may take; there are four that speak with the broker.
+RELEASE_STEP_S = 5.0
 
 
 class OwnedPartition:
@@ -120,12 +120,17 @@ class OwnedPartition:
             await asyncio.wait(set(self._tasks))
 
     async def release(self) -> None:
-        """Let go in good order: stop what runs, say so in the journal, write what waits to be written."""
-        try:
-            async with asyncio.timeout(RELEASE_TIMEOUT_S):
-                await self._release()
-        except TimeoutError:
-            log.warning("release_timed_out", source=self._writer.source, epoch=self.epoch)
+        """Let go in good order: stop what runs, say so in the journal, write what waits to be written.
+
+        No step waits long for a broker that does not answer: the next owner fences us anyway.
+        """
+        tasks = [*self._tasks, *([self._beat] if self._beat else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._lane.stop(timeout_s=RELEASE_STEP_S)
+        await self._say_released()
+        await self._transactor.stop(timeout_s=RELEASE_STEP_S)
         log.info("partition_released", source=self._writer.source, epoch=self.epoch, failed=self.failure is not None)
 
     def _admit(self, member: Member, opened: OpenInput) -> None:
@@ -208,25 +213,17 @@ class OwnedPartition:
         while next(iter(self._gone.values())).ended_at_ms < now_ms - DEDUP_WINDOW_MS:
             self._gone.popitem(last=False)
 
-    async def _release(self) -> None:
-        tasks = [*self._tasks, *([self._beat] if self._beat else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._lane.stop()
-        await self._say_released()
-        await self._transactor.stop(timeout_s=RELEASE_TIMEOUT_S / 3)
-
     async def _say_released(self) -> None:
         admitted = [request for request in self._running.values() if request.has_admission_mark]
         waiting = [self._writer.released(request) for request in admitted]
         try:
-            while waiting:
-                ack = await self._context.plain.send(waiting)
-                waiting = waiting[ack.num_sent :]
-        except HeadraceError as error:
+            async with asyncio.timeout(RELEASE_STEP_S):
+                while waiting:
+                    ack = await self._context.plain.send(waiting)
+                    waiting = waiting[ack.num_sent :]
+        except (HeadraceError, TimeoutError) as error:
             # Without the marks the attempts look like crashes: a pity, no fault.
-            log.warning("released_marks_not_written", source=self._writer.source, error=error.message)
+            log.warning("released_marks_not_written", source=self._writer.source, error=repr(error))
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)

@@ -156,10 +156,12 @@ class WorkerRole(Role):
             PartitionGroup(context, self._names.group(f"worker.{self._settings.worker.model}"), batches),
             PartitionGroup(context, self._names.group(REFUSALS_GROUP), refusals),
         ]
-        for group in self._groups:
-            self._resources.push_async_callback(group.leave)
+        self._resources.push_async_callback(self._leave)
         for group in self._groups:
             await group.start()
+
+    async def _leave(self) -> None:
+        await asyncio.gather(*(group.leave() for group in self._groups))
 
     async def _drain(self) -> None:
         """Let what runs finish, for a while and as long as this worker can."""

@@ -9,6 +9,7 @@ import pytest
 from engine.config import EngineConfig
 from engine.executor import LocalExecutor
 from engine.types import GenerationOutput, GenerationRequest
+from kernels.paging import SPLIT_SIZE
 from models.catalog import LoadedModel
 from schemas.sampling import SamplingParams, TokenLogprob
 from tests.engine.conftest import smollm_engine
@@ -26,6 +27,7 @@ class Answer(TypedDict):
 
 
 ANSWERS: list[Answer] = json.loads(ORACLE.read_text())["answers"]
+NUM_COMPARED = 8
 MAX_TOKENS: int = json.loads(ORACLE.read_text())["made_with"]["max_tokens"]
 
 
@@ -50,26 +52,35 @@ def test_float32_gives_the_tokens_of_transformers(smollm: LoadedModel, smollm_fl
 
 
 @pytest.mark.parametrize("executor", ["smollm_float32", "smollm_bfloat16"])
-def test_company_chunks_preemptions_and_threads_change_no_bit(
+def test_company_chunks_and_preemptions_change_no_bit(
     smollm: LoadedModel, executor: str, request: pytest.FixtureRequest
 ) -> None:
     weights: LocalExecutor = request.getfixturevalue(executor)
-    prompt = ANSWERS[6]["prompt_token_ids"] * 5  # longer than a split of attention
-    subjects = [subject(f"s{t}", prompt[:-t], temperature=0.8 * (t % 2)) for t in (1, 2)]
-    company = [subject(f"c{n}", answer["prompt_token_ids"], temperature=1.0) for n, answer in enumerate(ANSWERS[:5])]
+    prompts = [answer["prompt_token_ids"] for answer in ANSWERS]
+    long = (prompts[6] * 4)[: SPLIT_SIZE + 10]  # longer than a split of attention
+    subjects = [subject("long", long, temperature=0.0), subject("short", prompts[0], temperature=0.8)]
+    company = [subject(f"c{n}", prompt, temperature=1.0) for n, prompt in enumerate(prompts[1:4])]
 
     def bits(outputs: list[GenerationOutput]) -> list[tuple[list[int], list[TokenLogprob]]]:
         mine = [(s.request_id, [o for o in outputs if o.request_id == s.request_id]) for s in subjects]
         return [(tokens(own, name), [p for output in own for p in output.logprobs or []]) for name, own in mine]
 
     alone = bits([output for s in subjects for output in run(smollm_engine(smollm, weights, EngineConfig()), [s])])
-    assert all(len(token_ids) == 10 for token_ids, _ in alone)
-    chunked = EngineConfig(max_running=5, max_tokens_per_step=50)
-    assert bits(run(smollm_engine(smollm, weights, chunked), company + subjects)) == alone
-    preempting = smollm_engine(smollm, weights, EngineConfig(), num_blocks=40)
-    assert bits(run(preempting, subjects[::-1] + company)) == alone
+    assert all(len(token_ids) == NUM_COMPARED for token_ids, _ in alone)
+    crowded = smollm_engine(smollm, weights, EngineConfig(max_running=3, max_tokens_per_step=50), num_blocks=30)
+    for bulk in subjects:
+        crowded.add(bulk)
+    outputs = [output for _ in range(9) for output in crowded.step()]
+    assert bits(outputs + run(crowded, company)) == alone
+    assert crowded.stats().num_preemptions > 0
 
 
 def subject(request_id: str, prompt: list[int], *, temperature: float) -> GenerationRequest:
-    sampling = SamplingParams(max_tokens=10, seed=3, temperature=temperature, top_logprobs=2, ignore_eos=True)
-    return GenerationRequest(request_id=request_id, prompt_token_ids=prompt, sampling=sampling)
+    sampling = SamplingParams(max_tokens=NUM_COMPARED, seed=3, temperature=temperature, top_logprobs=2, ignore_eos=True)
+    is_company = request_id.startswith("c")
+    return GenerationRequest(
+        request_id=request_id,
+        prompt_token_ids=prompt,
+        sampling=sampling,
+        priority_class="interactive" if is_company else "bulk",
+    )

@@ -15,7 +15,7 @@ from kernels import ops
 from models.catalog import open_model
 from models.gguf import GGUFFile
 from models.spec import ModelSpec
-from schemas.errors import ModelFileError
+from schemas.errors import InvalidValue, ModelFileError
 from tests.engine.tiny import run, tiny_request, tokens
 from tests.models.gguf_writer import write_gguf
 
@@ -59,7 +59,7 @@ def spec_of(path: Path) -> ModelSpec:
 def test_every_tensor_arrives_where_it_belongs(tmp_path: Path) -> None:
     source = tensors()
     path = write_gguf(tmp_path / "m.gguf", tensors=source)
-    weights = load_weights(path, spec_of(path), torch.float32, num_threads=2)
+    weights = load_weights(path, spec_of(path), torch.float32, vocab_size=VOCAB_SIZE, num_threads=2)
     x = torch.randn(3, HIDDEN)
     wide = torch.randn(3, INTERMEDIATE)
     value = torch.from_numpy(source["blk.1.attn_v.weight"])
@@ -84,7 +84,7 @@ def test_turning_halves_gives_the_scores_that_turning_neighbours_gives(tmp_path:
     """The file's order turns (2i, 2i + 1), ours (i, i + head_dim / 2): every query meets every key as before."""
     source = tensors()
     path = write_gguf(tmp_path / "m.gguf", tensors=source)
-    weights = load_weights(path, spec_of(path), torch.float32, num_threads=1)
+    weights = load_weights(path, spec_of(path), torch.float32, vocab_size=VOCAB_SIZE, num_threads=1)
     x = torch.randn(7, HIDDEN)
     table = ops.rotary_table(7, HEAD_DIM, 10_000.0)
     heads = ops.linear(x, weights.layers[0].qkv).view(7, -1, HEAD_DIM)
@@ -113,10 +113,26 @@ def test_quantised_tensors_are_what_the_format_says(tmp_path: Path) -> None:
     exact = gguf.dequantize(quantised, gguf.GGMLQuantizationType.Q8_0)
     read = GGUFFile.open(tmp_path / "q8.gguf").tensor_bytes("blk.0.ffn_gate.weight")
     assert np.array_equal(gguf.dequantize(read.reshape(INTERMEDIATE, -1), gguf.GGMLQuantizationType.Q8_0), exact)
-    weights = load_weights(path, spec_of(path), torch.float32, num_threads=1)
+    weights = load_weights(path, spec_of(path), torch.float32, vocab_size=VOCAB_SIZE, num_threads=1)
     x = torch.randn(2, HIDDEN)
     difference = ops.linear(x, weights.layers[0].gate_up)[:, :INTERMEDIATE] - x @ torch.from_numpy(exact).T
     assert 0 < difference.abs().max() < 0.1
+
+
+def test_a_padded_vocabulary_gives_no_token_that_the_tokenizer_does_not_know(tmp_path: Path) -> None:
+    """The file has rows for 264 tokens, its tokenizer 261: the rest is made to win, and does not."""
+    source = tensors()
+    source["output.weight"][261:] *= 1000
+    model = open_model("tiny", str(write_gguf(tmp_path / "m.gguf", tensors=source)))
+    engine = Engine.load(model, EngineConfig(kv_bytes=1 << 20, num_threads=1))
+    requests = [
+        tiny_request(f"r{i}", [i], max_tokens=20, temperature=float(i % 3), seed=i, top_logprobs=20) for i in range(9)
+    ]
+    outputs = run(engine, requests)
+    assert all(token_id < 261 for output in outputs for token_id in output.token_ids)
+    assert all(i < 261 for output in outputs for p in output.logprobs or [] for i, _ in p.top)
+    with pytest.raises(InvalidValue, match="261"):
+        engine.add(tiny_request("r", "a", logit_bias={261: 1.0}))
 
 
 def test_a_missing_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
@@ -124,10 +140,10 @@ def test_a_missing_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
     incomplete = {name: data for name, data in source.items() if name != "blk.1.ffn_up.weight"}
     path = write_gguf(tmp_path / "a.gguf", tensors=incomplete)
     with pytest.raises(ModelFileError, match=r"no tensor 'blk\.1\.ffn_up\.weight'"):
-        load_weights(path, spec_of(path), torch.float32, num_threads=1)
+        load_weights(path, spec_of(path), torch.float32, vocab_size=VOCAB_SIZE, num_threads=1)
     path = write_gguf(tmp_path / "b.gguf", tensors=source | {"blk.1.ffn_up.weight": np.zeros((8, 64), np.float32)})
     with pytest.raises(ModelFileError, match=r"'blk\.1\.ffn_up\.weight' is \[8, 64\], the metadata say \[96, 64\]"):
-        load_weights(path, spec_of(path), torch.float32, num_threads=1)
+        load_weights(path, spec_of(path), torch.float32, vocab_size=VOCAB_SIZE, num_threads=1)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

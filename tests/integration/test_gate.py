@@ -6,13 +6,14 @@ import msgspec
 import pytest
 
 from consumers.gate.bundles import MAX_BUNDLE_BYTES
+from consumers.gate.role import GateRole
 from headrace.local.background import BackgroundStack
 from runtime.headers import REROUTED_FROM
 from runtime.storage import ObjectStore
 from schemas.codec import DEAD_LETTER
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from tests.consumers.gate.builders import TRACEPARENT, chat, encoded
-from tests.consumers.gate.live import GateProcess, Outside
+from tests.consumers.gate.live import GateProcess, Outside, gate_inside
 
 pytestmark = pytest.mark.integration
 
@@ -35,12 +36,12 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
 
 
 @pytest.fixture
-async def gate(settings: Settings, outside: Outside) -> AsyncIterator[GateProcess]:
-    async with GateProcess(settings) as running:
+async def gate(settings: Settings, outside: Outside) -> AsyncIterator[GateRole]:
+    async with gate_inside(settings) as running:
         yield running
 
 
-async def test_a_request_becomes_a_turn_in_its_partition_and_lane(gate: GateProcess, outside: Outside) -> None:
+async def test_a_request_becomes_a_turn_in_its_partition_and_lane(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat(id="plain"))
     await outside.send(chat(id="many"), topic=outside.names.requests("bulk"))
     for request_id, topic in [("plain", outside.names.turns()), ("many", outside.names.turns("bulk"))]:
@@ -52,7 +53,7 @@ async def test_a_request_becomes_a_turn_in_its_partition_and_lane(gate: GateProc
 
 
 async def test_a_turn_is_accepted_at_the_time_that_the_broker_gave_the_request(
-    gate: GateProcess, outside: Outside
+    gate: GateRole, outside: Outside
 ) -> None:
     await outside.send(chat(id="r1", ttl_s=60))
     envelope = (await outside.turn("r1")).envelope
@@ -73,7 +74,7 @@ BROKEN = {
 
 
 async def test_what_cannot_be_parsed_is_answered_and_kept_whole_and_the_partition_goes_on(
-    gate: GateProcess, outside: Outside
+    gate: GateRole, outside: Outside
 ) -> None:
     headers = (("raw", b"\xff\xfe"), ("none", None), ("traceparent", TRACEPARENT.encode()))
     places = {}
@@ -94,7 +95,7 @@ async def test_what_cannot_be_parsed_is_answered_and_kept_whole_and_the_partitio
     await outside.turn(outside.id_in(PARTITION))
 
 
-async def test_header_names_of_any_bytes_stop_nothing(gate: GateProcess, outside: Outside) -> None:
+async def test_header_names_of_any_bytes_stop_nothing(gate: GateRole, outside: Outside) -> None:
     """No broker refuses them; aiokafka's own consumer would stop, for all its partitions and for ever."""
     right = outside.id_in(PARTITION)
     first = await outside.send_with_raw_header_name(
@@ -110,7 +111,7 @@ async def test_header_names_of_any_bytes_stop_nothing(gate: GateProcess, outside
 
 
 async def test_an_invalid_request_is_answered_under_its_own_id_without_a_dead_letter(
-    gate: GateProcess, outside: Outside
+    gate: GateRole, outside: Outside
 ) -> None:
     await outside.send(chat(id="r1", temperature=9, tenant="acme"))
     await outside.send({"id": "r2", "model": "m", "input": "embed me"})
@@ -125,13 +126,13 @@ async def test_an_invalid_request_is_answered_under_its_own_id_without_a_dead_le
     assert outside.of(outside.names.dead_letters) == []
 
 
-async def test_an_expired_request_is_not_begun(gate: GateProcess, outside: Outside) -> None:
+async def test_an_expired_request_is_not_begun(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat(id="r1", deadline_ms=1))
     assert (await outside.result("r1")).status == "expired"
     assert outside.turns == []
 
 
-async def test_a_null_key_is_moved_to_its_partition_and_answered_there(gate: GateProcess, outside: Outside) -> None:
+async def test_a_null_key_is_moved_to_its_partition_and_answered_there(gate: GateRole, outside: Outside) -> None:
     right = outside.partition_of("good")
     place = await outside.send_raw(encoded(chat(id="good")), key=None, partition=(right + 1) % 3)
     await outside.send_raw(encoded(chat(id="bad", n=0)), key=None, partition=(outside.partition_of("bad") + 1) % 3)
@@ -145,7 +146,7 @@ async def test_a_null_key_is_moved_to_its_partition_and_answered_there(gate: Gat
     assert [dict(one.headers).get(REROUTED_FROM) for one in moved if one.key == b"good"] == [place.encode()]
 
 
-async def test_a_request_without_id_and_key_is_named_by_where_it_was_sent(gate: GateProcess, outside: Outside) -> None:
+async def test_a_request_without_id_and_key_is_named_by_where_it_was_sent(gate: GateRole, outside: Outside) -> None:
     place = await outside.send_raw(encoded(chat()), key=None, partition=0)
     turn = await outside.turn(place)
     assert turn.envelope.key == place
@@ -154,7 +155,7 @@ async def test_a_request_without_id_and_key_is_named_by_where_it_was_sent(gate: 
 
 
 async def test_a_dead_letter_too_large_for_a_record_is_kept_in_object_storage(
-    gate: GateProcess, outside: Outside, settings: Settings
+    gate: GateRole, outside: Outside, settings: Settings
 ) -> None:
     value = b"{" + b"x" * (MAX_BUNDLE_BYTES + 1)
     place = await outside.send_raw(value, key=b"k", partition=PARTITION, headers=(("h", b"1"),))
@@ -178,7 +179,7 @@ async def test_a_broken_record_is_answered_also_when_storage_is_away(settings: S
         assert (await outside.result(place)).status == "failed"
 
 
-async def test_a_request_as_large_as_a_turn_may_be_is_forwarded(gate: GateProcess, outside: Outside) -> None:
+async def test_a_request_as_large_as_a_turn_may_be_is_forwarded(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat("x" * 500_000, id="large"))
     await outside.send(chat("x" * 600_000, id="larger"))
     assert len((await outside.turn("large")).request.messages[0].text) == 500_000  # type: ignore[union-attr]
@@ -207,13 +208,13 @@ async def test_after_an_orderly_stop_nothing_is_left_and_nothing_comes_twice(
     assert len(outside.results_of("bad")) == 1
 
 
-async def test_progress_of_plain_requests_is_committed_while_the_gate_runs(gate: GateProcess, outside: Outside) -> None:
+async def test_progress_of_plain_requests_is_committed_while_the_gate_runs(gate: GateRole, outside: Outside) -> None:
     for number in range(10):
         await outside.send(chat(id=f"r{number}"))
     for number in range(10):
         await outside.turn(f"r{number}")
     while await outside.lag() > 0:
-        assert gate.process.returncode is None
+        assert gate.health().is_alive
 
 
 async def test_without_topics_the_gate_says_how_to_create_them(settings: Settings) -> None:

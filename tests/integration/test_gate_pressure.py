@@ -1,8 +1,6 @@
 """A gate in this process, to look at what no record tells: what is paused, and what /readyz says."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -22,7 +20,7 @@ from runtime.storage import ObjectStore
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from tests.consumers.gate.builders import chat
 from tests.consumers.gate.door import Door
-from tests.consumers.gate.live import Outside, Seen
+from tests.consumers.gate.live import Outside, Seen, gate_inside
 
 pytestmark = pytest.mark.integration
 
@@ -42,18 +40,6 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
         yield running
 
 
-@asynccontextmanager
-async def running(settings: Settings) -> AsyncIterator[GateRole]:
-    role = GateRole(settings)
-    await role.start()
-    run = asyncio.create_task(role.run())
-    try:
-        yield role
-    finally:
-        await role.stop()
-        await run
-
-
 async def test_a_topic_with_too_much_undone_is_paused_and_resumed_and_the_others_go_on(
     settings: Settings, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +48,7 @@ async def test_a_topic_with_too_much_undone_is_paused_and_resumed_and_the_others
     tenants = [f"tenant{n}" for n in range(9)]
     async with Door(str(settings.storage.endpoint)) as door:
         behind = msgspec.structs.replace(settings.storage, endpoint=door.endpoint, timeout_s=1.0)
-        async with running(msgspec.structs.replace(settings, storage=behind)) as role:
+        async with gate_inside(msgspec.structs.replace(settings, storage=behind)) as role:
             for tenant in tenants:
                 await outside.send(chat(id=tenant, session="s1", tenant=tenant))
             turns = [await outside.turn(tenant) for tenant in tenants]
@@ -83,7 +69,7 @@ async def test_a_topic_with_too_much_undone_is_paused_and_resumed_and_the_others
 
 async def test_a_gate_is_ready_when_its_partitions_are_at_work(settings: Settings, outside: Outside) -> None:
     assert not GateRole(settings).health().is_ready
-    async with running(settings) as role:
+    async with gate_inside(settings) as role:
         await outside.send(chat(id="r1"))
         await outside.turn("r1")
         health = role.health()
@@ -148,7 +134,7 @@ async def test_what_the_gate_does_is_counted(settings: Settings, outside: Outsid
         ("partition_takeovers_total", {}, 2),
     ]
     before = [sample(name, **labels) for name, labels, _ in counted]
-    async with running(settings):
+    async with gate_inside(settings):
         await outside.send(chat(id="plain"))
         await outside.send(chat(id="late", deadline_ms=1), topic=outside.names.requests("bulk"))
         place = await outside.send_raw(b"{", key=b"k", partition=0)

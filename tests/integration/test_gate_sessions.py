@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from consumers.gate.role import GateRole
 from headrace.local.background import BackgroundStack
 from runtime.storage import ObjectStore
 from schemas.codec import RESULT, SESSION_TURN
@@ -15,7 +16,7 @@ from schemas.settings import GateSettings, KafkaSettings, Settings, TopicsSettin
 from schemas.turns import BaseTurn
 from tests.consumers.gate.builders import HASHES, chat, result_of
 from tests.consumers.gate.door import Door
-from tests.consumers.gate.live import GateProcess, Outside
+from tests.consumers.gate.live import GateProcess, Outside, gate_inside
 
 pytestmark = pytest.mark.integration
 
@@ -37,8 +38,8 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
 
 
 @pytest.fixture
-async def gate(settings: Settings, outside: Outside) -> AsyncIterator[GateProcess]:
-    async with GateProcess(settings) as running:
+async def gate(settings: Settings, outside: Outside) -> AsyncIterator[GateRole]:
+    async with gate_inside(settings) as running:
         yield running
 
 
@@ -51,7 +52,7 @@ async def object_at(settings: Settings, key: str) -> SessionTurn:
 
 
 async def test_a_second_turn_waits_for_the_result_of_the_first_and_is_based_on_its_object(
-    gate: GateProcess, outside: Outside, settings: Settings
+    gate: GateRole, outside: Outside, settings: Settings
 ) -> None:
     await outside.send(chat("one", id="r1", session="s1", tenant="acme"))
     await outside.send(chat("two", id="r2", session="s1", tenant="acme"))
@@ -82,7 +83,7 @@ async def test_a_second_turn_waits_for_the_result_of_the_first_and_is_based_on_i
 
 @pytest.mark.parametrize("status", ["failed", "cancelled", "expired"])
 async def test_a_turn_that_does_not_complete_releases_the_next_without_advancing(
-    gate: GateProcess, outside: Outside, status: Status
+    gate: GateRole, outside: Outside, status: Status
 ) -> None:
     await outside.send(chat(id="r1", session="s1"))
     await outside.send(chat(id="r2", session="s1"))
@@ -95,7 +96,7 @@ async def test_a_turn_that_does_not_complete_releases_the_next_without_advancing
     )
 
 
-async def test_turns_over_the_limit_are_refused_and_the_others_go_on(gate: GateProcess, outside: Outside) -> None:
+async def test_turns_over_the_limit_are_refused_and_the_others_go_on(gate: GateRole, outside: Outside) -> None:
     for request_id in ["r1", "r2", "r3", "r4"]:
         await outside.send(chat(id=request_id, session="s1"))
     refused = await outside.result("r4")
@@ -106,7 +107,7 @@ async def test_turns_over_the_limit_are_refused_and_the_others_go_on(gate: GateP
     assert [turn.envelope.request_id for turn in outside.turns] == ["r1", "r2", "r3"]
 
 
-async def test_one_session_id_of_two_tenants_is_two_sessions(gate: GateProcess, outside: Outside) -> None:
+async def test_one_session_id_of_two_tenants_is_two_sessions(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat(id="r1", session="s1", tenant="acme"))
     await outside.send(chat(id="r2", session="s1", tenant="zeta"))
     await outside.answer(await outside.turn("r1"))
@@ -117,7 +118,7 @@ async def test_one_session_id_of_two_tenants_is_two_sessions(gate: GateProcess, 
     assert "/acme/s1/" in base.object
 
 
-async def test_results_that_are_not_of_the_running_turn_change_nothing(gate: GateProcess, outside: Outside) -> None:
+async def test_results_that_are_not_of_the_running_turn_change_nothing(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat(id="r1", session="s1"))
     first = await outside.turn("r1")
     stray = msgspec.structs.replace(first, envelope=msgspec.structs.replace(first.envelope, request_id="r0"))
@@ -132,7 +133,7 @@ async def test_results_that_are_not_of_the_running_turn_change_nothing(gate: Gat
     assert (second.base.turn, second.envelope.turn) == (1, 2)
 
 
-async def test_what_cannot_be_read_on_results_holds_nothing_up(gate: GateProcess, outside: Outside) -> None:
+async def test_what_cannot_be_read_on_results_holds_nothing_up(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat(id="r1", session="s1"))
     first = await outside.turn("r1")
     for value in (b"\xff", b"", b"{}", b'{"schema": "poem/1"}', None):
@@ -143,7 +144,7 @@ async def test_what_cannot_be_read_on_results_holds_nothing_up(gate: GateProcess
     assert (await outside.turn("r2")).base is not None
 
 
-async def test_repeats_of_a_turn_are_not_forwarded_again(gate: GateProcess, outside: Outside) -> None:
+async def test_repeats_of_a_turn_are_not_forwarded_again(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat(id="r1", session="s1"))
     first = await outside.turn("r1")
     await outside.send(chat(id="r1", session="s1"))
@@ -160,7 +161,7 @@ async def test_repeats_of_a_turn_are_not_forwarded_again(gate: GateProcess, outs
 
 
 async def test_a_parked_turn_that_expires_is_ended_at_once_and_the_session_goes_on(
-    gate: GateProcess, outside: Outside
+    gate: GateRole, outside: Outside
 ) -> None:
     await outside.send(chat(id="r1", session="s1"))
     await outside.send(chat(id="r2", session="s1", ttl_s=0.5))
@@ -172,7 +173,7 @@ async def test_a_parked_turn_that_expires_is_ended_at_once_and_the_session_goes_
     assert [turn.envelope.request_id for turn in outside.turns] == ["r1", "r3"]
 
 
-async def test_turns_of_both_lanes_are_in_one_order(gate: GateProcess, outside: Outside) -> None:
+async def test_turns_of_both_lanes_are_in_one_order(gate: GateRole, outside: Outside) -> None:
     await outside.send(chat(id="r1", session="s1"))
     first = await outside.turn("r1")
     await outside.send(chat(id="r2", session="s1"), topic=outside.names.requests("bulk"))
@@ -213,7 +214,7 @@ async def test_while_storage_is_away_only_the_sessions_that_need_it_wait(setting
 
 
 async def test_a_completed_result_without_an_answer_does_not_block_its_session(
-    gate: GateProcess, outside: Outside
+    gate: GateRole, outside: Outside
 ) -> None:
     await outside.send(chat(id="r1", session="s1"))
     first = await outside.turn("r1")
@@ -222,4 +223,4 @@ async def test_a_completed_result_without_an_answer_does_not_block_its_session(
     await outside.send_result(result, first)
     await outside.send(chat(id="r2", session="s1"))
     assert (await outside.turn("r2")).base is None
-    await gate.logged("completed_turn_unusable")
+    assert outside.state_of("s1").outcome == "failed"

@@ -14,7 +14,7 @@ from tests.pipeline.builders import chat, turn
 
 pytestmark = pytest.mark.integration
 
-NUM_TURNS = 1500
+NUM_TURNS = 900
 IDS = [f"r-{i}" for i in range(NUM_TURNS)]
 
 
@@ -34,7 +34,7 @@ async def test_a_process_killed_in_mid_stream_loses_no_turn_and_its_children_end
 ) -> None:
     """Twice; a turn may come out twice, in order each time, and the first ones are in the order of the inputs."""
     await world.write(*(turn(chat(), name) for name in IDS))
-    for kill_after in (1, 500):
+    for kill_after in (1, 300):
         process = Process(settings, tmp_path)
         await process.start()
         await world.read(lambda outputs, n=kill_after: len(outputs) >= n)  # type: ignore[misc]
@@ -56,12 +56,12 @@ async def test_a_process_killed_in_mid_stream_loses_no_turn_and_its_children_end
 async def test_sigterm_finishes_what_was_taken_and_the_successor_repeats_nothing(
     world: World, settings: Settings, tmp_path: Path
 ) -> None:
-    await world.write(*(turn(chat(), name) for name in IDS[:1000]))
+    await world.write(*(turn(chat(), name) for name in IDS[:500]))
     first, second = Process(settings, tmp_path), Process(settings, tmp_path)
     await first.start()
     await world.read(lambda outputs: len(outputs) >= 100)
     assert await first.stop() == 0
-    await world.write(*(turn(chat(), name) for name in IDS[1000:]))
+    await world.write(*(turn(chat(), name) for name in IDS[500:]))
     await second.start()
     outputs = await world.read_all(IDS)
     assert await second.stop() == 0

@@ -6,7 +6,8 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from aiokafka.structs import ConsumerRecord
 
+from consumers.gate.role import GateRole
 from consumers.gate.takeover import group_of, input_topics
 from runtime.headers import record_headers
 from runtime.kafka import make_admin, make_consumer, make_producer, partition_for
@@ -65,6 +67,19 @@ _ROOT = Path(__file__).parents[3]
 
 
 _SIGNS_OF_NEGLECT = ("never retrieved", "was destroyed", "Unclosed", "never awaited", "Traceback")
+
+
+@asynccontextmanager
+async def gate_inside(settings: Settings) -> AsyncIterator[GateRole]:
+    """A gate in the test's own event loop: it starts in a moment, and what no record tells can be looked at."""
+    role = GateRole(settings)
+    await role.start()
+    running = asyncio.create_task(role.run())
+    try:
+        yield role
+    finally:
+        await role.stop()
+        await running
 
 
 class GateProcess:
@@ -117,14 +132,16 @@ class GateProcess:
         async with self._new_line:
             await self._new_line.wait_for(lambda: sum(what in line for line in self._lines) >= num_times)
 
+    @property
+    def partitions(self) -> list[int]:
+        """The partitions that it works on, as far as it knows."""
+        events = [msgspec.json.decode(line) for line in self._lines if line.startswith("{")]
+        return next((one["partitions"] for one in reversed(events) if one["event"] == "settled"), [])
+
     async def settled(self, num_partitions: int) -> None:
         """Wait until it works on so many partitions, as far as it knows."""
         async with self._new_line:
-            await self._new_line.wait_for(lambda: self._num_owned() == num_partitions)
-
-    def _num_owned(self) -> int | None:
-        events = [msgspec.json.decode(line) for line in self._lines if line.startswith("{")]
-        return next((len(one["partitions"]) for one in reversed(events) if one["event"] == "settled"), None)
+            await self._new_line.wait_for(lambda: len(self.partitions) == num_partitions)
 
     async def terminate(self) -> int:
         """SIGTERM, and its exit code."""

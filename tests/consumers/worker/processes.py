@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 from asyncio.subprocess import PIPE, Process
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -14,14 +15,19 @@ import msgspec
 from consumers.worker.role import WorkerRole
 from engine.thread import EngineThread
 from schemas.settings import Settings
+from tests.consumers.worker.pace import run_at_pace
 
-# What `headrace serve worker` does, without the command line: settings come on stdin.
+# What `headrace serve worker` does, without the command line and at a pace: settings come on stdin.
 _WORKER = """
 import asyncio, sys, msgspec
+from engine.executor import LocalExecutor
+from tests.consumers.worker.pace import run_at_pace
+LocalExecutor.run = run_at_pace
 from consumers.worker.role import WorkerRole
 from runtime import logging
 from runtime.role import run_role
 from schemas.settings import Settings
+from tests.consumers.worker.pace import run_at_pace
 
 settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
 logging.configure(settings.logging, role="worker")
@@ -98,8 +104,9 @@ class WorkerProcess:
 class WorkerHere:
     """A worker in the loop of the test."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, at_pace: bool = False) -> None:
         self.role = WorkerRole(settings)
+        self._at_pace = at_pace
         self.name = settings.worker.instance_id or f"{socket.gethostname()}-{os.getpid()}"
         self.running: asyncio.Task[None] | None = None
 
@@ -112,6 +119,9 @@ class WorkerHere:
 
     async def __aenter__(self) -> "WorkerHere":
         await self.role.start()
+        if self._at_pace:
+            executor = self.engine._engine.executor
+            setattr(executor, "run", partial(run_at_pace, executor))  # noqa: B010 (mypy forbids it otherwise)
         self.running = asyncio.create_task(self.role.run())
         return self
 

@@ -256,3 +256,13 @@ async def test_a_stopped_lane_finishes_what_is_in_flight_and_sends_no_more(bench
     bench.broker.is_answering.set()
     await stopping
     assert bench.broker.log == ["a0:0+1"]
+
+
+async def test_a_send_that_the_broker_does_not_answer_is_given_up_in_time(bench: Bench) -> None:
+    bench.broker.is_answering.clear()
+    bench.lane.push(bench.stream(), tokens(0))
+    await bench.pass_time()
+    await bench.lane.stop(timeout_s=0.01)
+    bench.broker.is_answering.set()
+    await bench.pass_time()
+    assert bench.broker.log == []
