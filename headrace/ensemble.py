@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 
+from headrace.local.endpoints import Endpoints
 from headrace.local.files import make_folder
 from headrace.local.lock import LOCK_NAME, OwnedLock
 from headrace.local.ports import lease_ports
@@ -89,9 +90,12 @@ class Ensemble:
 
     async def __aenter__(self) -> "Ensemble":
         async with AsyncExitStack() as resources:
-            await self._start_stack(resources)
+            starting = await self._start_stack(resources)
+            supervisor = await self._start_roles(resources)
+            await starting
             await self._make_topics()
-            await self._start_roles(resources)
+            if supervisor is not None:
+                await supervisor.wait_ready(_READY_WITHIN_S)
             self._resources = resources.pop_all()
         return self
 
@@ -109,13 +113,25 @@ class Ensemble:
             watched.append(self._stack.watch)
         await first_of(*watched)
 
-    async def _start_stack(self, resources: AsyncExitStack) -> None:
+    async def _start_stack(self, resources: AsyncExitStack) -> Awaitable[object]:
+        """Begin to start what is missing. Returns when its addresses are known; what is returned is done when it runs.
+
+        The roles are started meanwhile: they load models, which takes as long as Kafka does.
+        """
         settings = self.settings
         if settings.kafka.bootstrap_servers and settings.storage.endpoint:
-            return
-        self._stack = LocalStack(_stack_settings(settings), self._on_progress)
-        await resources.enter_async_context(self._stack)
-        self._loaded = use_endpoints(self._loaded, self._stack.endpoints, source="local stack")
+            return asyncio.sleep(0)
+        self._stack = stack = LocalStack(_stack_settings(settings), self._on_progress)
+        resources.push_async_callback(stack.stop)
+        starting = asyncio.create_task(stack.start())
+        resources.push_async_callback(_given_up, starting)
+        addressed = asyncio.create_task(stack.addresses())
+        await asyncio.wait({starting, addressed}, return_when=asyncio.FIRST_COMPLETED)
+        if not addressed.done():
+            addressed.cancel()
+            await starting  # it has failed, and says why
+        self._loaded = use_endpoints(self._loaded, await addressed, source="local stack")
+        return starting
 
     async def _make_topics(self) -> None:
         started_s = time.monotonic()
@@ -130,9 +146,9 @@ class Ensemble:
             objects.close()
         self._on_progress(TOPICS, READY, time.monotonic() - started_s)
 
-    async def _start_roles(self, resources: AsyncExitStack) -> None:
+    async def _start_roles(self, resources: AsyncExitStack) -> Supervisor | None:
         if not self._roles:
-            return
+            return None
         _make_ours(self.data_dir)
         wanted = {role: getattr(self.settings, role).metrics_port or None for role in self._roles}
         ports = lease_ports(list(wanted), book=self.data_dir / "metrics-ports.json", fixed=wanted)
@@ -148,8 +164,7 @@ class Ensemble:
         self._supervisor = Supervisor(
             [self._role(role, ports[role]) for role in self._roles], log_dir=self.log_dir, on_change=on_change
         )
-        await resources.enter_async_context(self._supervisor)
-        await self._supervisor.wait_ready(_READY_WITHIN_S)
+        return await resources.enter_async_context(self._supervisor)
 
     def _role(self, role: str, port: int) -> Role:
         flags, secrets = _split_secrets(self._overrides)
@@ -158,6 +173,8 @@ class Ensemble:
         own = {Setting(role, "metrics_port"): str(port)}
         if self._loaded.sources["logging.format"] == DEFAULT:
             own[Setting("logging", "format")] = "console"  # the files are for people, on this machine
+        if self._loaded.sources["kafka.startup_timeout_s"] == DEFAULT:
+            own[Setting("kafka", "startup_timeout_s")] = str(_READY_WITHIN_S)  # Kafka starts beside it
         if role == "worker" and self.settings.worker.instance_id is None:
             own[Setting(role, "instance_id")] = _INSTANCE_ID
         env = {setting.env_name: value for setting, value in (_endpoints(self.settings) | own).items()}
@@ -175,6 +192,12 @@ def _make_ours(data_dir: Path) -> None:
     mark = OwnedLock(make_folder(data_dir) / LOCK_NAME)
     if mark.try_acquire():
         mark.release()
+
+
+async def _given_up(starting: "asyncio.Task[Endpoints]") -> None:
+    """End a start that is still under way. Its failure, if any, was raised where it was awaited."""
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
 
 
 def headrace_command() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Topics on the broker: created from the registry, checked before a role calls itself ready, listed with their ends."""
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from runtime.kafka import make_admin, make_consumer, running
-from schemas.errors import BrokerUnavailable, SettingsError
+from schemas.errors import BrokerUnavailable, HeadraceError, SettingsError
 from schemas.settings import KafkaSettings
 from schemas.topics import TopicSpec
 
@@ -20,6 +21,7 @@ _OK = 0
 # A topic that was just created is known to every broker, with leaders, within milliseconds.
 _VISIBLE_WITHIN_S = 30.0
 _VISIBLE_POLL_S = 0.02
+_START_POLL_S = 0.1
 
 
 class Extent(NamedTuple):
@@ -59,15 +61,46 @@ async def create_missing(kafka: KafkaSettings, specs: Iterable[TopicSpec]) -> li
 
 
 async def require(kafka: KafkaSettings, names: Iterable[str]) -> None:
-    """Check that the topics exist. aiokafka itself notices a missing one only after some 40 s.
+    """Wait for the broker and the topics, up to `startup_timeout_s`: a role may be started together with both.
+
+    aiokafka itself notices a missing topic only after some 40 s.
 
     Raises:
         SettingsError: some are missing; says how to create them.
+        BrokerUnavailable: the broker does not answer.
     """
+    wanted, deadline_s = set(names), time.monotonic() + kafka.startup_timeout_s
+    while (fault := await _missing(kafka, wanted)) is not None:
+        if time.monotonic() >= deadline_s:
+            raise fault
+        await asyncio.sleep(_START_POLL_S)
+
+
+async def _missing(kafka: KafkaSettings, wanted: set[str]) -> HeadraceError | None:
+    """What a role cannot start without."""
+    # Asked before aiokafka is, which would log each refused connection as an error.
+    if not await _any_listens(kafka.bootstrap_servers or ""):
+        return BrokerUnavailable(
+            f"Kafka does not answer at {kafka.bootstrap_servers}: is kafka.bootstrap_servers right?"
+        )
     async with running(make_admin(kafka)) as admin:
-        missing = sorted(set(names) - set(await admin.list_topics()))
-    if missing:
-        raise SettingsError(f"topics are missing: {', '.join(missing)}; create them with `headrace topics create`")
+        missing = sorted(wanted - set(await admin.list_topics()))
+    if not missing:
+        return None
+    return SettingsError(f"topics are missing: {', '.join(missing)}; create them with `headrace topics create`")
+
+
+async def _any_listens(bootstrap_servers: str) -> bool:
+    for server in filter(None, bootstrap_servers.split(",")):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except (OSError, ValueError):
+            continue
+        writer.close()
+        return True
+    # Without any server, aiokafka's client says what is missing.
+    return not bootstrap_servers
 
 
 async def partition_counts(kafka: KafkaSettings, names: Sequence[str]) -> dict[str, int]:

@@ -33,7 +33,10 @@ class Section(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=T
 
 
 class KafkaSettings(Section, kw_only=True, frozen=True):
-    """Where the broker is. Without `bootstrap_servers` the local stack's broker is used."""
+    """Where the broker is. Without `bootstrap_servers` the local stack's broker is used.
+
+    `startup_timeout_s` is how long a role waits at its start for the broker and its topics.
+    """
 
     bootstrap_servers: str | None = None
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
@@ -44,6 +47,7 @@ class KafkaSettings(Section, kw_only=True, frozen=True):
     session_timeout_ms: Positive = 10_000
     request_timeout_ms: Positive = 40_000
     transaction_timeout_ms: Positive = 30_000
+    startup_timeout_s: PositiveSeconds = 5.0
 
 
 class StorageSettings(Section, kw_only=True, frozen=True):

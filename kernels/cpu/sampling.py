@@ -122,9 +122,9 @@ def _draw_from_largest(draws: _Draws, num_candidates: int) -> tuple[torch.Tensor
 
 
 def _race(scaled: torch.Tensor, lowest: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Places of the winners among the tokens that are not below `lowest`."""
-    speeds = torch.exp(scaled - scaled.amax(-1, keepdim=True)).double().div_(torch.log(noise).neg_())
-    return speeds.masked_fill_(scaled < lowest[:, None], -1.0).argmax(-1)
+    """Places of the winners among the tokens that are not below `lowest`. The likeliest token's speed is never 0."""
+    weights = torch.exp(scaled - scaled.amax(-1, keepdim=True)).mul_(scaled >= lowest[:, None])
+    return weights.double().div_(torch.log(noise).neg_()).argmax(-1)
 
 
 def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, rows: SamplingRows) -> RowLogprobs:
