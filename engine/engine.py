@@ -58,7 +58,6 @@ class Engine:
         self._choices: dict[int, Choice] = {}  # by sequence id
         self._sequence_ids = count()
         self._deadlines: list[tuple[float, int, Generation]] = []
-        self._cancelled: list[Generation] = []
         self._early: list[GenerationOutput] = []
         self._num_prompt_tokens = self._num_cached_tokens = self._num_generated_tokens = self._num_failed_steps = 0
 
@@ -110,13 +109,13 @@ class Engine:
             heapq.heappush(self._deadlines, (request.deadline_s, next(self._sequence_ids), generation))
         self._forget_if_ended(generation)
 
-    def cancel(self, request_id: str) -> bool:
-        """End a request at the next step; False if it is not running."""
+    def cancel(self, request_id: str) -> list[GenerationOutput]:
+        """End a request now; returns the last outputs of its choices, none if it is not running.
+
+        Its KV is free and its id may be used again when this returns.
+        """
         generation = self._generations.get(request_id)
-        if generation is None:
-            return False
-        self._cancelled.append(generation)
-        return True
+        return [] if generation is None else self._cancel(generation)
 
     def step(self) -> list[GenerationOutput]:
         """Compute one step, and return what it gave: at most one token for each choice."""
@@ -161,11 +160,8 @@ class Engine:
         return sequence
 
     def _admit(self, now_s: float) -> list[GenerationOutput]:
-        """End what was cancelled or is too late, before anything is computed for it."""
+        """End what is too late, before anything is computed for it; and give out what ended before it began."""
         outputs, self._early = self._early, []
-        for generation in self._cancelled:
-            outputs += self._cancel(generation)
-        self._cancelled.clear()
         while self._deadlines and self._deadlines[0][0] <= now_s:
             *_, generation = heapq.heappop(self._deadlines)
             outputs += self._cancel(generation, stop_reason=DEADLINE)

@@ -58,9 +58,9 @@ class LocalExecutor:
         """Compute one step; see `Executor`."""
         for sequence_id in plan.ended:
             self._states.pop(sequence_id, None)
+        self._cache.zero_blocks(plan.cleared)
         for start in plan.started:
             self._states[start.sequence_id] = SamplerState(start, self._eos_token_ids)
-        self._cache.zero_blocks(plan.cleared)
         for copy in plan.copies:
             self._cache.copy_block(copy.source, copy.destination)
         return self._sample(plan, self._forward(plan))

@@ -40,12 +40,12 @@ class SequenceStep(msgspec.Struct, frozen=True):
 
 
 class StepPlan(msgspec.Struct, frozen=True):
-    """One step, in the order of its fields: forget `ended`, learn `started`, clear and copy blocks, compute rows."""
+    """One step, in the order of its fields: forget `ended`, clear blocks, learn `started`, copy blocks, compute."""
 
     number: int
     ended: list[int]
-    started: list[SequenceStart]
     cleared: list[int]
+    started: list[SequenceStart]
     copies: list[BlockCopy]
     steps: list[SequenceStep]
 

@@ -102,8 +102,10 @@ class Scheduler:
         self._continue_running(draft)
         self._admit_waiting(draft, now_s)
         self.num_steps += 1
-        ended, self._ended = self._ended, []
-        cleared, self._cleared = self._cleared, []
+        # A plan without rows is not run: what executors must know waits for the next one.
+        ended, cleared = (self._ended, self._cleared) if draft.rows else ([], [])
+        if draft.rows:
+            self._ended, self._cleared = [], []
         return StepPlan(
             number=self.num_steps,
             ended=ended,

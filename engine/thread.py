@@ -98,7 +98,7 @@ class EngineThread:
             self._changed.notify()
 
     def cancel(self, request_id: str) -> None:
-        """End a request at the next step; nothing happens if it is not running."""
+        """End a request before the next step; nothing happens if it is not running."""
         with self._changed:
             self._commands.append(lambda: self._cancel(request_id))
             self._changed.notify()
@@ -153,7 +153,8 @@ class EngineThread:
             self._listeners[request.request_id] = _Listener(on_output, request.sampling.num_choices)
 
     def _cancel(self, request_id: str) -> None:
-        self._engine.cancel(request_id)
+        for output in self._engine.cancel(request_id):
+            self._deliver(output)
 
 
 def _refused(request: GenerationRequest, choice: int, error: RequestError) -> GenerationOutput:

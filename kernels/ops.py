@@ -1,7 +1,7 @@
 """The one door to the device: CPU tensors go to the CPU path, CUDA tensors to Triton, anything else raises.
 
 Callers never ask which device they are on. What the functions share: rows are tokens, whatever sequence they belong to;
-each row's result depends on that row and its context alone ("verified" numbers, see docs of the engine).
+each row's result depends on that row and its context alone, bit by bit, on one kind of processor.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """What every test may ask for: the real Kafka and S3, started once per session, and a name space of its own in them."""
 
 import asyncio
+import signal
 from collections.abc import Iterator
 from uuid import uuid4
 
@@ -8,6 +9,11 @@ import pytest
 
 from headrace.local.background import BackgroundStack
 from headrace.local.stack import LocalStackSettings, reset
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach child processes: the background of a script ignores it, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

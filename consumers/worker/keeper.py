@@ -46,6 +46,7 @@ class PartitionKeeper:
         self._generation = 0
         self._is_stable = asyncio.Event()
         self._is_taking = True
+        self._is_closed = False
 
     @property
     def num_open(self) -> dict[TopicPartition, int]:
@@ -96,11 +97,14 @@ class PartitionKeeper:
                     await asyncio.wait(set(self._jobs.values()))
         except TimeoutError:
             log.warning("partitions_left", partitions=sorted(f"{tp.topic}-{tp.partition}" for tp in self._jobs))
-            for job in self._jobs.values():
-                job.cancel()
+        self._is_closed = True
+        for job in self._jobs.values():
+            job.cancel()
 
     def _look_at(self, tp: TopicPartition) -> None:
         job = self._jobs.get(tp)
+        if self._is_closed:
+            return
         if job is None and not self._is_right(tp):
             self._jobs[tp] = asyncio.create_task(self._settle(tp))
             self._jobs[tp].add_done_callback(partial(self._reap, tp))

@@ -110,7 +110,7 @@ class OwnedPartition:
         """Commit the offset as it stands: that nobody has taken the partition over is proven, or it fails."""
         try:
             await self._commit([], [])
-        except HeadraceError as error:
+        except Exception as error:  # noqa: BLE001 (whatever it is, nothing is proven)
             self._fail(error)
         return self.failure is None
 
@@ -190,7 +190,7 @@ class OwnedPartition:
                 await asyncio.sleep(COMMIT_INTERVAL_S)
                 if self._tasks and time.monotonic() - self._committed_at_s >= COMMIT_INTERVAL_S:
                     await self._commit([], [])
-        except HeadraceError as error:
+        except Exception as error:  # noqa: BLE001 (a partition that cannot commit has failed)
             self._fail(error)
 
     def _checkpoint(self, _: TopicPartition) -> str:

@@ -14,7 +14,7 @@ class Engine(Protocol):
     """What the port needs of an engine in a thread of its own: `submit` calls back from that thread."""
 
     def submit(self, request: GenerationRequest, on_output: OnOutput) -> None:
-        """Start a request."""
+        """Start a request, or refuse it in its last outputs. EngineFault: the thread has ended."""
 
     def cancel(self, request_id: str) -> None:
         """Stop a request; one that is unknown is no error."""
@@ -31,7 +31,11 @@ class EnginePort:
         self._is_woken = False
 
     def submit(self, request: GenerationRequest, on_output: OnOutput) -> None:
-        """Start a request; `on_output` is called on the event loop until it is forgotten."""
+        """Start a request; `on_output` is called on the event loop until it is forgotten or dropped.
+
+        Raises:
+            EngineFault: the engine's thread has ended.
+        """
         self._listeners[request.request_id] = on_output
         try:
             self._engine.submit(request, self._cross)

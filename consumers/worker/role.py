@@ -51,6 +51,7 @@ class WorkerRole(Role):
         self._resources = AsyncExitStack()
         self._model: HostedModel | None = None
         self._groups: list[PartitionGroup] = []
+        self._is_stopping = False
         self._failed = asyncio.Event()
         self._stopped = asyncio.Event()
         self._engine_died: asyncio.Future[None] | None = None
@@ -82,6 +83,7 @@ class WorkerRole(Role):
 
     async def stop(self) -> None:
         """Take nothing more in, let what runs finish for a while, hand the rest over, leave."""
+        self._is_stopping = True
         for group in self._groups:
             group.stop_admission()
         await self._drain()
@@ -94,6 +96,8 @@ class WorkerRole(Role):
             return Health(is_alive=False, detail=stalled)
         if self._model is None:
             return Health(detail="the model is loading")
+        if self._is_stopping:
+            return Health(detail="stopping")
         if not self._groups or not all(group.has_joined and not group.is_rebalancing for group in self._groups):
             return Health(detail="joining the group")
         num_unsettled = sum(group.keeper.num_unsettled for group in self._groups)

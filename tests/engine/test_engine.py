@@ -50,7 +50,7 @@ def test_a_thousand_requests_cancelled_at_random_free_every_block() -> None:
             engine.add(request)
         del waiting[:5]
         for request_id in numbers.sample(sorted(requests), 30):
-            engine.cancel(request_id)
+            outputs += engine.cancel(request_id)
         outputs += engine.step()
         check_blocks(engine)
     ended = [last(outputs, r.request_id, c) for r in requests.values() for c in range(r.sampling.num_choices)]
@@ -65,19 +65,26 @@ def test_a_thousand_requests_cancelled_at_random_free_every_block() -> None:
     assert stats.kv_blocks_free + stats.kv_blocks_cached == stats.kv_blocks_total
 
 
-def test_a_cancelled_request_ends_at_the_next_step_with_its_held_back_text() -> None:
+def test_a_cancelled_request_ends_at_once_and_tells_how_much_it_used() -> None:
     engine, _ = simulated_engine(16)
-    request = tiny_request("r", "abc", max_tokens=50, stop=["never to be seen"])
-    engine.add(request)
+    engine.add(tiny_request("r", "abc", max_tokens=50))
     outputs = [output for _ in range(3) for output in engine.step()]
-    assert engine.cancel("r")
-    outputs += engine.step()
+    outputs += engine.cancel("r")
     assert not engine.has_work
     end = last(outputs, "r")
     assert (end.finish_reason, end.token_ids, end.index) == ("cancelled", [], 3)
     assert (end.num_prompt_tokens, len(tokens(outputs, "r"))) == (3, 3)
-    assert not engine.cancel("r")
+    assert engine.cancel("r") == []
     check_blocks(engine)
+
+
+def test_a_request_may_come_again_right_after_its_cancel() -> None:
+    engine, _ = simulated_engine(16)
+    request = tiny_request("r", "abc", max_tokens=9)
+    engine.add(request)
+    engine.step()
+    assert last(engine.cancel("r"), "r").finish_reason == "cancelled"
+    assert tokens(run(engine, [request]), "r") == expected_tokens(request)
 
 
 def test_a_deadline_ends_waiting_and_running_requests() -> None:
@@ -142,6 +149,17 @@ def test_numbers_that_are_not_finite_end_their_sequence_and_their_blocks_are_not
     assert tokens(outputs, "again") == expected_tokens(again)
 
 
+def test_blocks_are_cleared_even_if_no_step_follows_at_once() -> None:
+    engine, executor = simulated_engine(4)
+    executor.taint_next = True
+    run(engine, [tiny_request("bad", "x" * 12)])
+    run(engine, [tiny_request("over", "abc", max_tokens=1, emitted={0: [5]})])
+    assert len(executor.plans) == 1
+    run(engine, [tiny_request("good", "abc", max_tokens=1)])
+    assert [len(plan.cleared) for plan in executor.plans] == [0, 1]
+    assert executor.plans[1].ended
+
+
 def test_a_damaged_model_gives_an_error_and_not_a_token() -> None:
     engine = tiny_engine()
     model = engine.executor._model  # the fault is planted where no interface leads
@@ -182,9 +200,7 @@ def test_those_who_wait_for_a_prefix_go_on_when_its_owner_ends() -> None:
     first, second = (tiny_request(name, [5] * 100, max_tokens=3) for name in ("first", "second"))
     engine.add(first)
     engine.add(second)
-    outputs = engine.step()
-    engine.cancel("first")
-    outputs += run(engine)
+    outputs = engine.step() + engine.cancel("first") + run(engine)
     assert tokens(outputs, "second") == expected_tokens(second)
 
 

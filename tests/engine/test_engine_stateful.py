@@ -10,12 +10,12 @@ from engine.types import GenerationOutput, GenerationRequest
 from tests.engine.simulation import expected_tokens, simulated_engine
 from tests.engine.tiny import Clock, check_blocks, last, tiny_request, tokens
 
-NUM_BLOCKS = 12
+NUM_BLOCKS = 9
 # Far above what any history here can need if each step moves someone forward.
 MAX_STEPS = 20_000
 # `make prove-engine` raises both; the defaults are a slice that fits the suite.
-MAX_EXAMPLES = int(os.environ.get("HEADRACE_PROVE_EXAMPLES", "40"))
-STEPS_EACH = int(os.environ.get("HEADRACE_PROVE_STEPS", "30"))
+MAX_EXAMPLES = int(os.environ.get("PROVE_ENGINE_EXAMPLES", "80"))
+STEPS_EACH = int(os.environ.get("PROVE_ENGINE_STEPS", "30"))
 
 # Prompts that share beginnings of several lengths, so that prefixes are matched, awaited, forked and evicted.
 PROMPTS = st.builds(
@@ -80,7 +80,8 @@ class EngineMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         request_id = data.draw(st.sampled_from(sorted(self.requests)))
-        if self.engine.cancel(request_id):
+        if ended := self.engine.cancel(request_id):
+            self.outputs += ended
             self.interrupted.add(request_id)
 
     @precondition(lambda self: self.engine.has_work)

@@ -119,6 +119,20 @@ def test_cancel_ends_a_request_and_an_unknown_id_is_no_matter(running: Running) 
     assert running.wait_for_end("r")[-1].finish_reason == "cancelled"
 
 
+def test_a_request_that_comes_again_right_after_its_cancel_hears_only_its_own_outputs(running: Running) -> None:
+    gate = Gate(running.executor)
+    running.thread.start()
+    first: list[GenerationOutput] = []
+    request = tiny_request("r", "abc", max_tokens=9)
+    running.thread.submit(request, first.append)
+    assert gate.entered.wait(WAIT_S)
+    running.thread.cancel("r")
+    running.thread.submit(request, running.outputs.put)
+    gate.open.set()
+    assert tokens(running.wait_for_end("r"), "r") == expected_tokens(request)
+    assert [output.finish_reason for output in first][-1] == "cancelled"
+
+
 def test_a_step_that_hangs_shows_since_when(running: Running) -> None:
     gate = Gate(running.executor)
     running.thread.start()

@@ -252,6 +252,8 @@ async def test_a_worker_whose_engine_dies_ends_and_its_requests_go_on_elsewhere(
     async with WorkerHere(settings, at_pace=True) as worker:
         await begin(outside, members)
         monkeypatch.setattr(worker.engine._engine, "step", failing)
+        members.append(tiny.member("late"))
+        outside.send(members[-1])
         assert worker.running is not None
         with pytest.raises(ZeroDivisionError):
             await worker.running
