@@ -103,7 +103,7 @@ class Transactor:
                 await _within(self._queue.join(), timeout_s)
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
-        await _within(self._producer.stop(), timeout_s)
+        await _within(close_producer(self._producer), timeout_s)
 
     async def _run(self) -> None:
         while self._failure is None:
@@ -179,6 +179,19 @@ async def _within(action: Coroutine[Any, Any, None], timeout_s: float | None) ->
         log.warning("stop_timed_out", timeout_s=timeout_s)
 
 
+async def close_producer(producer: AIOKafkaProducer) -> None:
+    """Stop a producer for good. One that was fenced raises that again when it stops: by then it is nothing new."""
+    pending = [future for *_, future in producer._txn_manager._pending_txn_offsets]
+    read_failure(producer)
+    try:
+        await producer.stop()
+    except KafkaError as error:
+        log.debug("producer_stopped_with_error", error=repr(error))
+        await producer.client.close()
+    finally:
+        _read([*pending, producer._txn_manager.wait_for_transaction_end()])
+
+
 def read_failure(producer: AIOKafkaProducer) -> None:
     """Read the errors that aiokafka leaves in its own futures when a transaction fails: unread ones are logged.
 
@@ -189,6 +202,10 @@ def read_failure(producer: AIOKafkaProducer) -> None:
     left = [producer._txn_manager.wait_for_transaction_end()]
     for batch in unsent:
         left += [batch._drain_waiter, *(future for future, _ in batch._msg_futures)]
-    for future in left:
+    _read(left)
+
+
+def _read(futures: Sequence[asyncio.Future[Any] | None]) -> None:
+    for future in futures:
         if future is not None and future.done() and not future.cancelled():
             future.exception()

@@ -17,8 +17,8 @@ class RoleGroup(NamedTuple):
 def role_groups(names: Names, models: Iterable[str]) -> list[RoleGroup]:
     """All groups, in the order of a request's way."""
     return [
-        RoleGroup("gate", names.group("gate"), (*map(names.requests, LANES), names.results)),
-        RoleGroup("pipeline", names.group("pipeline"), tuple(map(names.turns, LANES))),
+        RoleGroup("gate", names.gate_group, (*map(names.requests, LANES), names.results)),
+        RoleGroup("pipeline", names.pipeline_group, tuple(map(names.turns, LANES))),
         *worker_groups(names, models),
     ]
 
@@ -27,8 +27,8 @@ def worker_groups(names: Names, models: Iterable[str]) -> list[RoleGroup]:
     """The groups of the workers: one a model, and one for refusals, which workers of all models share."""
     return [
         *(
-            RoleGroup("worker", names.group(f"worker.{model}"), tuple(names.batches(model, lane) for lane in LANES))
+            RoleGroup("worker", names.worker_group(model), tuple(names.batches(model, lane) for lane in LANES))
             for model in models
         ),
-        RoleGroup("worker", names.group("refusals"), tuple(map(names.refusals, LANES))),
+        RoleGroup("worker", names.refusals_group, tuple(map(names.refusals, LANES))),
     ]

@@ -18,7 +18,7 @@ def build_app(
 ) -> KafkaApp:
     """The Faust app. `fail` is called with an error after which the process must end and its inputs be read again."""
     names = Names(settings.topics.namespace, settings.topics.generation)
-    app = KafkaApp(names.group("pipeline"), settings.kafka, fail=fail)
+    app = KafkaApp(names.pipeline_group, settings.kafka, fail=fail)
     history = SessionHistory(storage, max_turns=settings.pipeline.cached_session_turns)
     stage = Stage(settings, pool, history)
     intake = app.work = Intake(settings, stage, app.send_record, brake=app, fail=fail)

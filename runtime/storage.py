@@ -18,6 +18,7 @@ T = TypeVar("T")
 _NUM_THREADS = 8
 _NUM_RETRIES = 2
 _MISSING_CODES = frozenset({"NoSuchKey", "NoSuchObject"})
+_TAKEN_CODE = "PreconditionFailed"
 
 
 class ObjectStore:
@@ -54,11 +55,41 @@ class ObjectStore:
 
         await self._run(make)
 
+    async def has_bucket(self) -> bool:
+        """Whether the bucket is there."""
+        return await self._run(lambda: self._client.bucket_exists(self._bucket))
+
     async def put(self, key: str, data: bytes, *, content_type: str = "application/json") -> None:
         """Write one object whole. It is durable when this returns."""
         await self._run(
             lambda: self._client.put_object(self._bucket, key, io.BytesIO(data), len(data), content_type=content_type)
         )
+
+    async def put_new(self, key: str, data: bytes, *, content_type: str = "application/json") -> bool:
+        """Write one object where there is none; returns whether it was written (If-None-Match, RFC 9110 13.1.2).
+
+        False may also mean that an earlier try of this call got through and its answer was lost: where that matters,
+        read the object.
+        """
+
+        def put() -> bool:
+            try:
+                # The SDK's put_object takes no conditions (minio 7.2.20): this is the one place that goes below it.
+                self._client._execute(
+                    "PUT",
+                    self._bucket,
+                    key,
+                    body=data,
+                    headers={"Content-Type": content_type, "If-None-Match": "*"},
+                    no_body_trace=True,
+                )
+            except S3Error as error:
+                if error.code == _TAKEN_CODE:
+                    return False
+                raise
+            return True
+
+        return await self._run(put)
 
     async def get(self, key: str) -> bytes:
         """Read one object whole.

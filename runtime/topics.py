@@ -9,7 +9,7 @@ import msgspec
 from aiokafka import TopicPartition
 from aiokafka.admin import NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaConnectionError, TopicAlreadyExistsError, for_code
 
 from runtime.kafka import make_admin, make_consumer, running
 from schemas.errors import BrokerUnavailable, HeadraceError, SettingsError
@@ -79,28 +79,32 @@ async def require(kafka: KafkaSettings, names: Iterable[str]) -> None:
 async def _missing(kafka: KafkaSettings, wanted: set[str]) -> HeadraceError | None:
     """What a role cannot start without."""
     # Asked before aiokafka is, which would log each refused connection as an error.
-    if not await _any_listens(kafka.bootstrap_servers or ""):
+    if not await _any_listens(kafka):
         return BrokerUnavailable(
             f"Kafka does not answer at {kafka.bootstrap_servers}: is kafka.bootstrap_servers right?"
         )
-    async with running(make_admin(kafka)) as admin:
-        missing = sorted(wanted - set(await admin.list_topics()))
+    try:
+        async with running(make_admin(kafka)) as admin:
+            missing = sorted(wanted - set(await admin.list_topics()))
+    except KafkaConnectionError as error:
+        return BrokerUnavailable(f"Kafka does not answer at {kafka.bootstrap_servers}: {error}")
     if not missing:
         return None
     return SettingsError(f"topics are missing: {', '.join(missing)}; create them with `headrace topics create`")
 
 
-async def _any_listens(bootstrap_servers: str) -> bool:
-    for server in filter(None, bootstrap_servers.split(",")):
+async def _any_listens(kafka: KafkaSettings) -> bool:
+    for server in filter(None, (kafka.bootstrap_servers or "").split(",")):
         host, _, port = server.strip().rpartition(":")
         try:
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            connecting = asyncio.open_connection(host.strip("[]"), int(port))
+            _, writer = await asyncio.wait_for(connecting, kafka.startup_timeout_s)
         except (OSError, ValueError):
             continue
         writer.close()
         return True
     # Without any server, aiokafka's client says what is missing.
-    return not bootstrap_servers
+    return not kafka.bootstrap_servers
 
 
 async def partition_counts(kafka: KafkaSettings, names: Sequence[str]) -> dict[str, int]:

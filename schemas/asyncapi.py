@@ -149,9 +149,15 @@ def _operations(channel: Channel, names: Names) -> Iterator[tuple[str, dict[str,
     for role in channel.followers:
         yield f"{role}.receive.{channel.name}", _operation("receive", channel, role)
     for role in channel.members:
-        group = names.group(channel.group or role).replace(ANY_MODEL, "{model}")
+        group = _group(channel, role, names).replace(ANY_MODEL, "{model}")
         binding = {"groupId": {"type": "string", "const": group}, "bindingVersion": BINDING_VERSION}
         yield f"{role}.receive.{channel.name}", _operation("receive", channel, role) | {"bindings": {"kafka": binding}}
+
+
+def _group(channel: Channel, role: Role, names: Names) -> str:
+    """The consumer group in which a role reads a channel."""
+    groups = {"gate": names.gate_group, "pipeline": names.pipeline_group, "refusals": names.refusals_group}
+    return groups.get(channel.group or role) or names.worker_group(ANY_MODEL)
 
 
 def _operation(action: str, channel: Channel, role: Role) -> dict[str, Any]:

@@ -82,9 +82,24 @@ class Names(msgspec.Struct, frozen=True):
         """Topic of records that could not be processed, whole."""
         return f"{self.prefix}.dead-letters"
 
-    def group(self, role: str) -> str:
-        """Consumer group of a role ("gate", "pipeline", "worker.<model>")."""
-        return f"{self.prefix}.{role}"
+    @property
+    def gate_group(self) -> str:
+        """Consumer group of the gates."""
+        return f"{self.prefix}.gate"
+
+    @property
+    def pipeline_group(self) -> str:
+        """Consumer group of the pipelines."""
+        return f"{self.prefix}.pipeline"
+
+    def worker_group(self, model: str) -> str:
+        """Consumer group of the workers of one model."""
+        return f"{self.prefix}.worker.{model}"
+
+    @property
+    def refusals_group(self) -> str:
+        """Consumer group that ends refusals for which no model is known: the workers of all models share it."""
+        return f"{self.prefix}.refusals"
 
     def transactional_id(self, group: str, topic: str, partition: int) -> str:
         """Id that fences all earlier owners of one input partition. It holds group, topic and partition.

@@ -74,11 +74,17 @@ class Result(msgspec.Struct, kw_only=True, tag_field="schema", tag="result/1", o
 
 
 class DuplicateOf(msgspec.Struct, kw_only=True, tag_field="schema", tag="duplicate/1", omit_defaults=True):
-    """Not terminal: a request that was sent again; its result is the one at `result_offset` of this partition."""
+    """Not terminal: a request that was sent again; its result is the one at `result_offset` of this partition.
+
+    `has_ended` says that the first one has ended: nothing more will be heard under this id. `session` is the one that
+    waits for it.
+    """
 
     request_id: str
     tenant: str = DEFAULT_TENANT
     result_offset: int | None = None
+    has_ended: bool = False
+    session: str | None = None
 
 
 ResultRecord = Result | DuplicateOf

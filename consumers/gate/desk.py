@@ -17,7 +17,7 @@ from runtime.tracing import traceparent_of
 from schemas.codec import RESULT
 from schemas.errors import MalformedRecord
 from schemas.names import Names
-from schemas.results import Result, ResultRecord
+from schemas.results import DuplicateOf, Result, ResultRecord
 
 log = get_logger(__name__)
 
@@ -105,6 +105,10 @@ class Desk:
 
     def _result(self, record: ConsumerRecord, position: Position, now_ms: float, out: Round) -> None:
         result = self._decoded(record)
+        if isinstance(result, DuplicateOf) and result.has_ended and result.session is not None:
+            key = SessionKey(result.tenant, result.session)
+            self._apply(key, sessions.end_repeat(self._book[key], result.request_id, now_ms=now_ms), position, out)
+            return
         # What the gate itself has ended was never running, even if its id is running by now: it was sent again.
         if not isinstance(result, Result) or result.session is None or is_own(record.headers):
             out.done.append(position)

@@ -45,6 +45,7 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
         self._live: set[int] = set()
         self._full: set[TopicPartition] = set()
         self._generation = 0
+        self._is_rebalancing = False
         self._settle_at_s: float | None = None
         self._settling: asyncio.Task[None] | None = None
         self._fenced_at_s: deque[float] = deque(maxlen=_MAX_FENCED)
@@ -53,7 +54,8 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
     @property
     def is_settled(self) -> bool:
         """Whether every assigned partition is owned and at work."""
-        return self._generation > 0 and self._settle_at_s is None and self._settling is None
+        is_done = self._settle_at_s is None and self._settling is None
+        return self._generation > 0 and is_done and not self._is_rebalancing
 
     @property
     def numbers(self) -> list[int]:
@@ -67,11 +69,13 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
 
     def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
         """Called by aiokafka before it rejoins: what is delivered from now on does not count."""
+        self._is_rebalancing = True
         self._unsettle()
 
     def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
         """Called by aiokafka with all that is assigned now; an eager rebalance has undone every pause."""
         self._consumer.pause(*assigned)
+        self._is_rebalancing = False
         self._unsettle()
         self._settle_at_s = time.monotonic()
 

@@ -19,8 +19,9 @@ from consumers.gate.outgoing import Outgoing
 from consumers.gate.puts import put_object
 from consumers.gate.round import Letter, Put, Round
 from consumers.gate.takeover import Taken
+from consumers.renewing import RenewingProducer
 from consumers.transactor import OutRecord, Position
-from consumers.worker.clock import BrokerClock
+from runtime.clock import BrokerClock
 from runtime.logging import get_logger
 from runtime.metrics import DEAD_LETTERS, RECORDS_IN, REQUESTS_ENDED
 from runtime.storage import ObjectStore
@@ -42,7 +43,7 @@ class Shared(NamedTuple):
     names: Names
     rules: AdmissionRules
     max_parked: int
-    producer: AIOKafkaProducer
+    producer: RenewingProducer
     objects: ObjectStore
     clock: BrokerClock
 
@@ -172,12 +173,13 @@ class Partition:
         A transaction commits offsets only up to the first record that is not done: if it did not wait for plain turns
         before it, its own input could be delivered again to the next owner, and be decided twice.
         """
-        acks = [await self._send(turn.record) for turn in out.plain]
+        producer = await self._shared.producer.current()
+        acks = [await self._send(producer, turn.record) for turn in out.plain]
         for put in out.puts:
             self._spawn(self._put(put), self._puts)
         letters = await asyncio.gather(*(self._letter(letter) for letter in out.letters))
         for turn, ack in zip(out.plain, acks, strict=True):
-            await self._acknowledged(ack)
+            await self._acknowledged(producer, ack)
             self._close(turn.position)
         for position in out.done:
             self._close(position)
@@ -200,19 +202,21 @@ class Partition:
         await put_object(put, self._shared.objects)
         self._items.put_nowait(put)
 
-    async def _send(self, record: OutRecord) -> "asyncio.Future[Any]":
+    async def _send(self, producer: AIOKafkaProducer, record: OutRecord) -> "asyncio.Future[Any]":
         try:
-            ack: asyncio.Future[Any] = await self._shared.producer.send(
+            ack: asyncio.Future[Any] = await producer.send(
                 record.topic, record.value, key=record.key, partition=record.partition, headers=list(record.headers)
             )
         except KafkaError as error:
+            self._shared.producer.give_up(producer)
             raise BrokerUnavailable(f"a turn cannot be written to {record.topic}: {error!r}") from error
         return ack
 
-    async def _acknowledged(self, ack: "asyncio.Future[Any]") -> None:
+    async def _acknowledged(self, producer: AIOKafkaProducer, ack: "asyncio.Future[Any]") -> None:
         try:
             self._shared.clock.hear((await ack).timestamp)
         except KafkaError as error:
+            self._shared.producer.give_up(producer)
             raise BrokerUnavailable(f"a turn was not acknowledged: {error!r}") from error
 
     def _close(self, position: Position) -> None:

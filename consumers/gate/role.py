@@ -5,25 +5,31 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from consumers.gate.admission import rules_of
 from consumers.gate.ownership import Ownership
 from consumers.gate.partition import Shared
-from consumers.gate.takeover import group_of, input_topics
-from consumers.worker.clock import BrokerClock
+from consumers.gate.takeover import input_topics
+from consumers.renewing import RenewingProducer
+from runtime.clock import BrokerClock
 from runtime.health import Health
-from runtime.kafka import make_consumer, make_producer
+from runtime.kafka import close, make_consumer
 from runtime.logging import get_logger
 from runtime.metrics import TURNS_PARKED
 from runtime.role import Role
 from runtime.storage import ObjectStore
-from runtime.topics import require
+from runtime.topics import partition_counts, require
 from schemas.errors import SettingsError, StorageUnavailable
 from schemas.names import LANES, Names
 from schemas.settings import Settings
 
 log = get_logger(__name__)
+
+# A gate owns a number on all of its topics. With equal counts this assignor gives them to one member; aiokafka's own
+# default deals the partitions of all topics out like cards, and two gates would fence each other for ever.
+ASSIGNOR = RangePartitionAssignor
 
 _POLL_MS = 200
 _MAX_POLL_RECORDS = 500
@@ -47,7 +53,7 @@ class GateRole(Role):
         self._finished.set()
         self._last_poll_s = time.monotonic()
         self._objects: ObjectStore | None = None
-        self._producer: AIOKafkaProducer | None = None
+        self._producer: RenewingProducer | None = None
         self._consumer: AIOKafkaConsumer | None = None
         self._ownership: Ownership | None = None
         self._preparing: asyncio.Task[None] | None = None
@@ -112,7 +118,7 @@ class GateRole(Role):
         if self._producer is not None:
             await _within_time("producer", self._producer.stop())
         if self._consumer is not None:
-            await _within_time("consumer", self._consumer.stop())
+            await _within_time("consumer", close(self._consumer))
         if self._objects is not None:
             self._objects.close()
 
@@ -124,10 +130,12 @@ class GateRole(Role):
         self._objects = ObjectStore(settings.storage)
         # Not waited for: only sessions need storage, and they wait by themselves.
         self._preparing = asyncio.create_task(_prepare_bucket(self._objects))
-        self._producer = make_producer(settings.kafka)
+        self._producer = RenewingProducer(settings.kafka)
         await self._producer.start()
-        await self._check_partitions(self._producer, topics)
-        self._consumer = make_consumer(settings.kafka, group=group_of(names))
+        await self._check_partitions(topics)
+        self._consumer = make_consumer(
+            settings.kafka, group=names.gate_group, partition_assignment_strategy=(ASSIGNOR,)
+        )
         shared = Shared(
             names=names,
             rules=rules_of(settings),
@@ -158,11 +166,11 @@ class GateRole(Role):
                 next_tick_s = self._last_poll_s + _TICK_S
                 ownership.tick()
 
-    async def _check_partitions(self, producer: AIOKafkaProducer, topics: list[str]) -> None:
+    async def _check_partitions(self, topics: list[str]) -> None:
         """The partition number is the identity of the gate's work: it must mean the same on every topic."""
         wanted = self._settings.topics.partitions
-        for topic in topics:
-            if (found := len(await producer.partitions_for(topic))) != wanted:
+        for topic, found in (await partition_counts(self._settings.kafka, topics)).items():
+            if found != wanted:
                 raise SettingsError(
                     f"topic {topic} has {found} partitions, topics.partitions says {wanted}: counts never change, "
                     "use the number that the topics were created with, or a new topics.generation"

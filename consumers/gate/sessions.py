@@ -149,6 +149,14 @@ def end(session: Session, result: Result, *, object_key: Callable[[str], str], n
     return Step(session._replace(storing=result), (PutObject(object_key(key), content),))
 
 
+def end_repeat(session: Session, request_id: str, *, now_ms: float) -> Step:
+    """The running turn is a repeat of one that had ended before: nothing more will come of it, so let it go."""
+    if session.storing is not None or request_id != session.state.running:
+        return Step(session)
+    state = msgspec.structs.replace(session.state, running=None, last_request=request_id)
+    return _release(Session(state, session.parked), now_ms)
+
+
 def stored(session: Session, key: str, *, now_ms: float) -> Step:
     """The object of the running turn is durable: the session advances to it, and the next turn is forwarded."""
     if session.storing is None:

@@ -7,7 +7,7 @@ from aiokafka.errors import KafkaError
 
 from consumers.gate.book import SessionBook, rebuild
 from consumers.transactor import Transactor
-from runtime.kafka import make_consumer, make_producer
+from runtime.kafka import close, make_consumer, make_producer, running
 from runtime.ledger import Ledger
 from runtime.metrics import TAKEOVERS
 from schemas.errors import BrokerUnavailable
@@ -30,11 +30,6 @@ def input_topics(names: Names) -> list[str]:
     return [*(names.requests(lane) for lane in LANES), names.results]
 
 
-def group_of(names: Names) -> str:
-    """The gate's consumer group."""
-    return names.group("gate")
-
-
 async def take_over(number: int, *, kafka: KafkaSettings, names: Names, consumer: Any) -> Taken:
     """Become the owner of partition `number`; `consumer` is the member of the gate's group.
 
@@ -44,7 +39,7 @@ async def take_over(number: int, *, kafka: KafkaSettings, names: Names, consumer
     Raises:
         BrokerUnavailable: it could not be done just now.
     """
-    group = group_of(names)
+    group = names.gate_group
     producer = make_producer(kafka, transactional_id=names.transactional_id(group, names.requests(), number))
     try:
         await producer.start()
@@ -52,7 +47,7 @@ async def take_over(number: int, *, kafka: KafkaSettings, names: Names, consumer
         ledgers = {tp: Ledger(await _first_offset(consumer, tp)) for tp in partitions}
         book = rebuild(await read_to_end(kafka, TopicPartition(names.sessions, number)))
     except BaseException as error:
-        await producer.stop()
+        await close(producer)
         if isinstance(error, KafkaError):
             raise BrokerUnavailable(f"partition {number} cannot be taken over: {error!r}") from error
         raise
@@ -77,23 +72,15 @@ async def read_to_end(kafka: KafkaSettings, tp: TopicPartition) -> list[tuple[by
     """
     end = await _uncommitted_end(kafka, tp)
     found = []
-    reader = make_consumer(kafka)
-    await reader.start()
-    try:
+    async with running(make_consumer(kafka)) as reader:
         reader.assign([tp])
         await reader.seek_to_beginning(tp)
         while await reader.position(tp) < end:
             batches = await reader.getmany(tp, timeout_ms=_POLL_MS)
             found += [(record.key, record.value) for record in batches.get(tp, [])]
-    finally:
-        await reader.stop()
     return found
 
 
 async def _uncommitted_end(kafka: KafkaSettings, tp: TopicPartition) -> int:
-    reader = make_consumer(kafka, isolation_level="read_uncommitted")
-    await reader.start()
-    try:
+    async with running(make_consumer(kafka, isolation_level="read_uncommitted")) as reader:
         return int((await reader.end_offsets([tp]))[tp])
-    finally:
-        await reader.stop()

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from aiokafka.admin import AIOKafkaAdminClient
 
-from consumers.worker.clock import BrokerClock
 from consumers.worker.plain import PlainProducer
 from consumers.worker.port import EnginePort
+from runtime.clock import BrokerClock
 from schemas.envelope import ModelHashes
 from schemas.names import Names
 from schemas.settings import Settings

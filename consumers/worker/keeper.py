@@ -46,6 +46,7 @@ class PartitionKeeper:
         self._generation = 0
         self._is_stable = asyncio.Event()
         self._is_taking = True
+        self._is_leaving = False
         self._is_closed = False
 
     @property
@@ -64,10 +65,13 @@ class PartitionKeeper:
 
     def suspend(self) -> None:
         """A rebalance is under way: nothing is begun until it ends."""
-        self._is_stable.clear()
+        if not self._is_leaving:
+            self._is_stable.clear()
 
     def assign(self, assigned: set[TopicPartition]) -> None:
         """A rebalance gives us these. Those that stayed must be proven: somebody may have been between."""
+        if self._is_leaving:
+            return
         self._assigned = assigned
         self._settled.clear()
         self._generation += 1
@@ -84,8 +88,8 @@ class PartitionKeeper:
         await asyncio.gather(*(partition.drained() for partition in self._owned.values()))
 
     async def release_all(self) -> None:
-        """Let go of everything."""
-        self._is_taking = False
+        """Let go of everything, whatever a rebalance may still give us."""
+        self._is_leaving = True
         self._assigned = set()
         self._settled.clear()
         self._is_stable.set()

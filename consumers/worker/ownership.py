@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError, ProducerFenced
 from aiokafka.structs import OffsetAndMetadata
 
 from consumers.journal import Progress, RequestIdentity, rebuild
-from consumers.transactor import read_failure
+from consumers.transactor import close_producer
 from consumers.worker.context import WorkerContext
 from consumers.worker.readback import CommittedPosition, committed_position, read_back
 from consumers.worker.records import RecordWriter
@@ -55,14 +55,15 @@ async def take_over(claim: Claim) -> Tenure:
     producer = make_producer(kafka, transactional_id=transactional_id)
     reader = make_consumer(kafka)
     try:
-        with _our_errors(claim.writer.source):
-            return await _take_over(claim, producer, reader)
+        try:
+            with _our_errors(claim.writer.source):
+                tenure = await _take_over(claim, producer, reader)
+        finally:
+            await reader.stop()
     except BaseException:
-        read_failure(producer)
-        await producer.stop()
+        await close_producer(producer)
         raise
-    finally:
-        await reader.stop()
+    return tenure
 
 
 async def _take_over(claim: Claim, producer: AIOKafkaProducer, reader: AIOKafkaConsumer) -> Tenure:

@@ -138,7 +138,7 @@ class OwnedPartition:
         progress = self._journal.get(identity)
         decision = decide(self._writer.source, opened.offset, progress, self._known(identity))
         if isinstance(decision, Duplicate):
-            self._spawn(self._write([self._writer.duplicate(member, decision.result_offset)], opened))
+            self._spawn(self._write([self._writer.duplicate(member, decision)], opened))
             return
         if progress is not None:
             opened.tokens_low = min(opened.tokens_low, progress.first_offset)

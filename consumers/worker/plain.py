@@ -1,46 +1,31 @@
-"""The one plain idempotent producer of a worker: it sends a batch of records whole or not at all."""
+"""The plain sends of a worker: a batch of records is sent whole or not at all."""
 
-import asyncio
 from collections.abc import Sequence
 
-from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
+from consumers.renewing import RenewingProducer
 from consumers.transactor import OutRecord
-from consumers.worker.clock import BrokerClock
 from consumers.worker.deltas import Ack
-from runtime.broker import broker_errors
-from runtime.kafka import make_producer
-from runtime.logging import get_logger
+from runtime.clock import BrokerClock
 from schemas.errors import BrokerUnavailable
 from schemas.settings import KafkaSettings
 
-log = get_logger(__name__)
-
 
 class PlainProducer:
-    """Shared by all partitions of a worker, so that one request to the broker carries what all of them say.
-
-    A send that failed leaves a hole in the producer's sequence numbers, after which the broker refuses all others to
-    that partition: the producer is made anew.
-    """
+    """Shared by all partitions of a worker, so that one request to the broker carries what all of them say."""
 
     def __init__(self, kafka: KafkaSettings, clock: BrokerClock) -> None:
-        self._kafka = kafka
         self._clock = clock
-        self._producer: AIOKafkaProducer | None = None
-        self._renewing = asyncio.Lock()
-        self._broken: set[asyncio.Task[None]] = set()
+        self._producer = RenewingProducer(kafka)
 
     async def start(self) -> None:
         """Connect."""
-        self._producer = await self._started()
+        await self._producer.start()
 
     async def stop(self) -> None:
         """Flush and let go."""
-        if self._producer is not None:
-            await self._producer.stop()
-        await asyncio.gather(*self._broken, return_exceptions=True)
+        await self._producer.stop()
 
     async def send(self, records: Sequence[OutRecord]) -> Ack:
         """Send as many of the records as fit a batch, all of them to the partition of the first.
@@ -49,7 +34,7 @@ class PlainProducer:
             BrokerUnavailable: the send failed; the records may or may not be in the log.
             SettingsError: the broker refuses who we are.
         """
-        producer = await self._current()
+        producer = await self._producer.current()
         first = records[0]
         builder = producer.create_batch()
         num_sent = 0
@@ -61,38 +46,10 @@ class PlainProducer:
         try:
             acked = await (await producer.send_batch(builder, first.topic, partition=first.partition))
         except KafkaError as error:
-            self._give_up(producer)
+            self._producer.give_up(producer)
             raise BrokerUnavailable(f"a send to {first.topic}-{first.partition} failed: {error!r}") from error
         self._clock.hear(acked.timestamp)
         return Ack(num_sent, acked.offset)
-
-    async def _current(self) -> AIOKafkaProducer:
-        async with self._renewing:
-            if self._producer is None:
-                self._producer = await self._started()
-            return self._producer
-
-    def _give_up(self, broken: AIOKafkaProducer) -> None:
-        if self._producer is broken:
-            log.warning("producer_renewed")
-            self._producer = None
-            self._retire(broken)
-
-    def _retire(self, broken: AIOKafkaProducer) -> None:
-        # What it still holds for other partitions may succeed, and that can take as long as the broker is away.
-        stopping = asyncio.create_task(broken.stop())
-        self._broken.add(stopping)
-        stopping.add_done_callback(self._broken.discard)
-
-    async def _started(self) -> AIOKafkaProducer:
-        producer = make_producer(self._kafka)
-        try:
-            with broker_errors(self._kafka):
-                await producer.start()
-        except BaseException:
-            await producer.stop()
-            raise
-        return producer
 
 
 def _appended(builder: object, record: OutRecord) -> bool:

@@ -6,6 +6,7 @@ from consumers.transactor import OutRecord
 from consumers.worker.piece import Ending, Piece
 from consumers.worker.request import RunningRequest
 from consumers.worker.results import fitted, result, token_delta
+from consumers.worker.takeover import Duplicate
 from runtime.headers import record_headers
 from schemas.batches import Member
 from schemas.codec import DEAD_LETTER, JOURNAL, RESULT
@@ -85,10 +86,16 @@ class RecordWriter:
             self.ended(request, terminal),
         ]
 
-    def duplicate(self, member: Member, result_offset: int | None) -> OutRecord:
+    def duplicate(self, member: Member, decision: Duplicate) -> OutRecord:
         """Points from a request that was sent again to the result of the first."""
         envelope = member.envelope
-        record = DuplicateOf(request_id=envelope.request_id, tenant=envelope.tenant, result_offset=result_offset)
+        record = DuplicateOf(
+            request_id=envelope.request_id,
+            tenant=envelope.tenant,
+            result_offset=decision.result_offset,
+            has_ended=decision.has_ended,
+            session=envelope.session,
+        )
         return self._record(self._names.results, "duplicate", envelope, RESULT.encode(record))
 
     def dead_letter(self, record: ConsumerRecord, error: HeadraceError) -> OutRecord:

@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any
 
 from consumers.transactor import OutRecord
-from consumers.worker.clock import BrokerClock
 from consumers.worker.context import WorkerContext
 from consumers.worker.group import PartitionGroup
 from consumers.worker.host import HostedModel, load_model, model_settings
@@ -18,6 +17,7 @@ from consumers.worker.meter import watch_engine
 from consumers.worker.plain import PlainProducer
 from consumers.worker.port import EnginePort
 from engine.thread import EngineThread
+from runtime.clock import BrokerClock
 from runtime.health import Health
 from runtime.kafka import make_admin, partition_for
 from runtime.logging import get_logger
@@ -28,9 +28,6 @@ from schemas.names import LANES, Names
 from schemas.settings import Settings
 
 log = get_logger(__name__)
-
-# Refusals belong to no model: the workers of all models share them in one group.
-REFUSALS_GROUP = "refusals"
 
 # Health turns red when nothing was polled, or the engine did not finish a step, for so long.
 STALL_S = 30.0
@@ -157,8 +154,8 @@ class WorkerRole(Role):
         batches = [self._names.batches(self._settings.worker.model, lane) for lane in LANES]
         refusals = [self._names.refusals(lane) for lane in LANES]
         self._groups = [
-            PartitionGroup(context, self._names.group(f"worker.{self._settings.worker.model}"), batches),
-            PartitionGroup(context, self._names.group(REFUSALS_GROUP), refusals),
+            PartitionGroup(context, self._names.worker_group(self._settings.worker.model), batches),
+            PartitionGroup(context, self._names.refusals_group, refusals),
         ]
         self._resources.push_async_callback(self._leave)
         for group in self._groups:

@@ -61,9 +61,10 @@ class Finished(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """Another record of the same id was first: point to its result."""
+    """Another record of the same id was first: point to its result, if it has ended and where that is known."""
 
-    result_offset: int | None
+    result_offset: int | None = None
+    has_ended: bool = False
 
 
 Decision = Untouched | Begun | Damaged | Finished | Duplicate
@@ -75,14 +76,14 @@ def decide(source: str, input_offset: int, progress: Progress | None, known: Run
     `progress` is what the journal said of its id at the takeover, `known` what this owner has done with it since.
     """
     if known is not None:
-        return Duplicate(known.result_offset if isinstance(known, Gone) else None)
+        return Duplicate(known.result_offset, has_ended=True) if isinstance(known, Gone) else Duplicate()
     if progress is None:
         return Untouched(None)
     if progress.ended is not None:
         is_answer = progress.ended.source == source and progress.ended.input_offset in (None, input_offset)
-        return Finished() if is_answer else Duplicate(None)
+        return Finished() if is_answer else Duplicate(has_ended=True)
     if progress.source != source:
-        return Duplicate(None)
+        return Duplicate()
     if progress.has_gap:
         return Damaged(progress)
     return Begun(progress) if progress.choices else Untouched(progress)

@@ -93,6 +93,7 @@ class Conversation:
                 await answer
             self._unsent_system = None
         except asyncio.CancelledError:
+            self._unsent_system = None  # it went with the request
             note("stopped showing; the request runs on")
         except HeadraceError as error:
             note(f"error: {error.message}")

@@ -21,10 +21,12 @@ from headrace.client import Client
 from headrace.client.diagnosis import missing_roles
 from headrace.ensemble import ROLES, Ensemble
 from headrace.local.role import first_of
+from headrace.settings import local_data_dir
 from headrace.topic_report import TopicReport, report_topics
 from runtime.config import LoadedSettings
 from runtime.storage import ObjectStore
 from schemas.envelope import DEFAULT_TENANT
+from schemas.errors import HeadraceError
 from schemas.names import Names
 from schemas.results import Result
 from schemas.settings import Settings
@@ -137,6 +139,11 @@ class DemoShow:
         self._console.print(Text("\nWhere it all went", style="bold"))
         self._console.print(table)
         self._console.print(_summary(reports, used, objects), style="dim")
+        if len(objects) < len(TURNS) or any(report.pending for report in reports):
+            raise HeadraceError(
+                f"not all of it came to an end within {_SETTLED_WITHIN_S:g} s; the roles' logs say why "
+                f"(in {local_data_dir(settings) / 'logs'})"
+            )
 
     async def _settled(self, settings: Settings) -> tuple[list[TopicReport], list[StoredObject]]:
         """Topics and objects when nothing is pending any more, or as they are if that takes too long."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli import chat, config, demo, serve, tail, topics, up, version
+from headrace.cli import chat, config, demo, doctor, serve, tail, topics, up, version
 from headrace.cli.exits import EXIT_INTERRUPTED, exit_code_of, report
 from headrace.cli.help import command
 
@@ -29,6 +29,7 @@ command(app, "tail")(tail.tail)
 app.add_typer(serve.app, name="serve")
 app.add_typer(topics.app, name="topics")
 app.add_typer(config.app, name="config")
+command(app, "doctor")(doctor.doctor)
 command(app, "version")(version.version)
 
 

@@ -35,8 +35,9 @@ def attend(queries: torch.Tensor, plan: RowPlan, cache: PagedCache, layer: int) 
     scores = torch.bmm(items.reshape(-1, *items.shape[2:]), keys.transpose(1, 2))
     by_item = scores.view(len(plan.mask), num_kv_heads, -1, SPLIT_SIZE)
     by_item.add_(plan.mask)
-    parts = torch.bmm(torch.softmax(scores, -1), values).view(*by_item.shape[:3], head_dim)
-    merged = parts if len(plan.splits) == 1 else _merge_splits(by_item, parts, plan)
+    weights = torch.softmax(scores, -1)
+    parts = torch.bmm(weights, values).view(*by_item.shape[:3], head_dim)
+    merged = parts if len(plan.splits) == 1 else _merge_splits(_log_sums(scores, weights, plan), parts, plan)
     return _from_tiles(merged, plan, queries)
 
 
@@ -59,30 +60,33 @@ def _from_tiles(merged: torch.Tensor, plan: RowPlan, queries: torch.Tensor) -> t
     return tiles.reshape(plan.num_tiles * plan.tile_size, -1).index_select(0, plan.place)
 
 
-def _merge_splits(scores: torch.Tensor, parts: torch.Tensor, plan: RowPlan) -> torch.Tensor:
+def _log_sums(scores: torch.Tensor, weights: torch.Tensor, plan: RowPlan) -> torch.Tensor:
+    """The logarithm of each row's sum of exponentials, float32 `[items, num_kv_heads, size * group]`.
+
+    Read off the softmax: its largest weight is exp(largest score) / sum. That is as exact as the weights are, and
+    another exponential of every score would take longer than both products.
+    """
+    largest = scores.amax(-1).float() - torch.log(weights.amax(-1).float())
+    return largest.view(len(plan.mask), -1, plan.mask.shape[2])
+
+
+def _merge_splits(log_sums: torch.Tensor, parts: torch.Tensor, plan: RowPlan) -> torch.Tensor:
     """Weigh each split's result by its share of the softmax, in float32 and in the order of the splits.
 
     A tile with one split gets weight exactly 1, so that it does not matter whether others in the step have more.
     """
-    shares = _log_sum_exp(scores)
     bounds = list(itertools.pairwise([0, *itertools.accumulate(plan.splits)]))
-    largest = shares[: plan.num_tiles].clone()
+    largest = log_sums[: plan.num_tiles].clone()
     for start, end in bounds[1:]:
         seen = largest[: end - start]
-        torch.maximum(seen, shares[start:end], out=seen)
+        torch.maximum(seen, log_sums[start:end], out=seen)
     total = torch.zeros_like(largest)
     merged = torch.zeros((*largest.shape, parts.shape[-1]), dtype=torch.float32)
     for start, end in bounds:
-        weights = torch.exp(shares[start:end] - largest[: end - start])
-        total[: end - start] += weights
-        merged[: end - start] += parts[start:end].float().mul_(weights[..., None])
+        shares = torch.exp(log_sums[start:end] - largest[: end - start])
+        total[: end - start] += shares
+        merged[: end - start] += parts[start:end].float().mul_(shares[..., None])
     return merged.div_(total[..., None]).to(parts.dtype)
-
-
-def _log_sum_exp(scores: torch.Tensor) -> torch.Tensor:
-    exact = scores.float()
-    largest = exact.amax(-1)
-    return torch.exp(exact - largest[..., None]).sum(-1).log_().add_(largest)
 
 
 @functools.cache

@@ -7,9 +7,11 @@ import torch
 
 from engine.config import EngineConfig
 from engine.loading import num_blocks
+from kernels import paging
 from kernels.cpu import features
 from kernels.cpu.threads import available_cores
 from kernels.paging import KVShape
+from models import kv_keys
 from schemas.errors import SettingsError
 from schemas.settings import EngineSettings
 
@@ -61,3 +63,8 @@ def test_the_kv_cap_is_hard() -> None:
     assert num_blocks(shape, 10 * block - 1) == 8
     with pytest.raises(SettingsError, match=f"needs at least {2 * block}"):
         num_blocks(shape, 2 * block - 1)
+
+
+def test_blocks_are_the_same_for_keys_and_kernels() -> None:
+    """Two folders that may not import each other count in the same unit."""
+    assert paging.BLOCK_SIZE == kv_keys.BLOCK_SIZE

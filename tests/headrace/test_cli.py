@@ -62,7 +62,7 @@ def test_every_command_shows_an_example(words: list[str]) -> None:
 
 def test_the_verbs_are_the_ones_that_are_documented() -> None:
     assert {" ".join(words) for words in LEAVES} == {
-        *("demo", "up", "chat", "tail", "version", "config show", "topics create", "topics list"),
+        *("demo", "up", "chat", "tail", "doctor", "version", "config show", "topics create", "topics list"),
         *("serve gate", "serve pipeline", "serve worker"),
     }
 

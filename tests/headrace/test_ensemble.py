@@ -8,6 +8,7 @@ from runtime.config import load_settings
 
 SECRET = "hunter2"
 OVERRIDES = [
+    "kafka.startup_timeout_s=7",
     "kafka.bootstrap_servers=host:9092",
     f"kafka.sasl_password={SECRET}",
     "storage.endpoint=host:9000",
@@ -36,6 +37,11 @@ def test_a_role_that_is_told_so_has_the_settings_of_the_caller() -> None:
         loaded.settings.topics,
     )
     assert (told.gate.metrics_port, role.ready_port) == (4711, 4711)
+
+
+def test_a_role_waits_at_its_start_for_the_kafka_that_starts_beside_it() -> None:
+    told = load_settings(None, Ensemble(load_settings(None, {}))._role("gate", 4711).env).settings
+    assert told.kafka.startup_timeout_s > load_settings(None, {}).settings.kafka.startup_timeout_s
 
 
 def test_only_the_worker_is_a_static_member_and_keeps_the_id_that_was_chosen() -> None:

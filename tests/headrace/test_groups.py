@@ -1,7 +1,6 @@
 """The groups that are looked at from outside are those that the roles really form."""
 
-from consumers.gate.takeover import group_of, input_topics
-from consumers.worker.role import REFUSALS_GROUP
+from consumers.gate.takeover import input_topics
 from headrace.groups import role_groups
 from schemas.channels import ANY_MODEL, channels
 from schemas.names import Names
@@ -17,10 +16,10 @@ def test_each_topic_is_worked_off_by_the_role_that_is_documented() -> None:
 
 def test_the_gate_s_group_and_topics_are_those_of_the_gate() -> None:
     gate = next(group for group in role_groups(NAMES, []) if group.role == "gate")
-    assert gate.name == group_of(NAMES)
+    assert gate.name == NAMES.gate_group
     assert set(gate.topics) == set(input_topics(NAMES))
 
 
 def test_the_workers_groups_are_those_of_the_worker() -> None:
     names = [group.name for group in role_groups(NAMES, ["a", "b"]) if group.role == "worker"]
-    assert names == [NAMES.group("worker.a"), NAMES.group("worker.b"), NAMES.group(REFUSALS_GROUP)]
+    assert names == [NAMES.worker_group("a"), NAMES.worker_group("b"), NAMES.refusals_group]

@@ -120,7 +120,7 @@ class World:
         admin = make_admin(self.settings.kafka)
         await admin.start()
         try:
-            offsets = await admin.list_consumer_group_offsets(self.names.group("pipeline"))
+            offsets = await admin.list_consumer_group_offsets(self.names.pipeline_group)
         finally:
             await admin.close()
         found: OffsetAndMetadata | None = offsets.get(TopicPartition(topic, partition))

@@ -26,7 +26,7 @@ class PlainClient:
     """Produces to `requests` and reads all of `tokens`, `results` and `dead-letters` from the beginning."""
 
     def __init__(self, bootstrap_servers: str, namespace: str) -> None:
-        self._namespace = namespace
+        self.namespace = namespace
         common = {"bootstrap.servers": bootstrap_servers, "log_level": 0}
         # Kafka's own partitioner: librdkafka's default is another one.
         self._producer = Producer({**common, "partitioner": "murmur2_random", "enable.idempotence": True})
@@ -50,7 +50,7 @@ class PlainClient:
         """Write one record and give its place, as in "topic-partition-offset"."""
         written: list[Message] = []
         self._producer.produce(
-            f"{self._namespace}.requests{lane}",
+            f"{self.namespace}.requests{lane}",
             value,
             key=key,
             headers=list((headers or {}).items()),
@@ -113,7 +113,7 @@ class PlainClient:
     def _of(self, request_id: str, topic: str) -> list[tuple[dict[str, Any], dict[str, bytes]]]:
         found = []
         for message in self._records:
-            if message.topic() == f"{self._namespace}.{topic}":
+            if message.topic() == f"{self.namespace}.{topic}":
                 value = json.loads(message.value())
                 if value.get("request_id") == request_id:
                     found.append((value, dict(message.headers() or [])))

@@ -81,7 +81,7 @@ class Responder:
         """Commit as the worker's group does, with its epoch beside the offset."""
         tp = TopicPartition(self.names.batches(MODEL), asked.partition)
         metadata = encode_checkpoint(Checkpoint(epoch=epoch, tokens_low=0))
-        consumer = make_consumer(self.settings.kafka, group=self.names.group(f"worker.{MODEL}"))
+        consumer = make_consumer(self.settings.kafka, group=self.names.worker_group(MODEL))
         async with running(consumer):
             consumer.assign([tp])
             await consumer.commit({tp: OffsetAndMetadata(0, metadata)})

@@ -253,7 +253,7 @@ async def pending_requests(settings: Settings, names: Names) -> int:
 
 async def test_pending_are_records_and_not_the_markers_of_transactions(settings: Settings, topics: Names) -> None:
     producer = make_producer(settings.kafka, transactional_id=f"{topics.prefix}.writer")
-    consumer = make_consumer(settings.kafka, topics.requests(), group=topics.group("gate"))
+    consumer = make_consumer(settings.kafka, topics.requests(), group=topics.gate_group)
     await producer.start()
     try:
         for number in range(3):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiokafka import TopicPartition
 
-from consumers.gate.takeover import group_of, read_to_end
+from consumers.gate.takeover import read_to_end
 from headrace.local.background import BackgroundStack
 from runtime.kafka import make_producer
 from schemas.settings import KafkaSettings, Settings, StorageSettings, TopicsSettings
@@ -242,7 +242,7 @@ async def test_a_partition_that_is_kept_goes_on_where_it_was(settings: Settings,
 async def fence(settings: Settings, outside: Outside, number: int) -> None:
     """Start a producer with the transactional id of a partition number, as another owner would."""
     names = outside.names
-    transactional_id = names.transactional_id(group_of(names), names.requests(), number)
+    transactional_id = names.transactional_id(names.gate_group, names.requests(), number)
     producer = make_producer(settings.kafka, transactional_id=transactional_id)
     await producer.start()
     await producer.stop()

@@ -165,6 +165,23 @@ async def test_a_partition_that_was_fenced_while_a_rebalance_left_it_with_us_is_
         await check(outside, settings, tiny, members)
 
 
+async def test_partitions_that_a_rebalance_gives_to_a_leaving_worker_are_let_go_of_as_well(
+    settings: Settings, outside: Outside, tiny: TinyModel
+) -> None:
+    members = long_requests(tiny, outside)
+    async with WorkerHere(settings, at_pace=True) as worker:
+        await begin(outside, members)
+        group = group_of(worker)
+        leaving = asyncio.create_task(group.keeper.release_all())
+        await asyncio.sleep(0)
+        group.on_partitions_revoked(())
+        group.on_partitions_assigned(group._consumer.assignment())
+        await leaving
+        assert group.keeper.num_open == {}
+        assert worker.running is not None
+        worker.running.cancel()
+
+
 async def test_a_record_that_is_delivered_again_is_dropped(
     settings: Settings, outside: Outside, tiny: TinyModel
 ) -> None:

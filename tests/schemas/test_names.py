@@ -56,8 +56,11 @@ def test_a_namespace_that_is_no_topic_name_is_refused(namespace: str) -> None:
         Names(namespace)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["gate", "worker.m"]), st.sampled_from(["a", "b"]), st.integers(0, 20))))
+GROUPS = st.sampled_from([Names().gate_group, Names().worker_group("m"), Names().refusals_group])
+
+
+@given(st.lists(st.tuples(GROUPS, st.sampled_from(["a", "b"]), st.integers(0, 20))))
 def test_transactional_ids_differ_where_group_topic_or_partition_do(owned: list[tuple[str, str, int]]) -> None:
     names = Names()
-    ids = {names.transactional_id(names.group(group), topic, partition) for group, topic, partition in owned}
+    ids = {names.transactional_id(group, topic, partition) for group, topic, partition in owned}
     assert len(ids) == len(set(owned))

@@ -20,7 +20,7 @@ from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
 from aiokafka.structs import ConsumerRecord
 
 from consumers.gate.role import GateRole
-from consumers.gate.takeover import group_of, input_topics
+from consumers.gate.takeover import input_topics
 from runtime.headers import record_headers
 from runtime.kafka import make_admin, make_consumer, make_producer, partition_for
 from runtime.topics import create_missing
@@ -350,7 +350,7 @@ class Outside:
         await admin.start()
         await reader.start()
         try:
-            committed = await admin.list_consumer_group_offsets(group_of(self.names))
+            committed = await admin.list_consumer_group_offsets(self.names.gate_group)
             inputs = [
                 TopicPartition(topic, number)
                 for topic in input_topics(self.names)

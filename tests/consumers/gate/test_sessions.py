@@ -16,6 +16,7 @@ from consumers.gate.sessions import (
     Unpark,
     arrive,
     end,
+    end_repeat,
     expire,
     stored,
 )
@@ -224,3 +225,19 @@ def test_a_parked_turn_stays_in_the_lane_that_it_came_by() -> None:
     session = arrive(with_turns("r1"), decision.turn, decision.value, "bulk", max_parked=4).session
     (forward,) = [one for one in completing(session, "r1").effects if isinstance(one, ForwardTurn)]
     assert forward.lane == "bulk"
+
+
+def test_a_repeat_of_a_turn_that_ended_long_before_releases_the_next_and_does_not_advance() -> None:
+    session = completing(arriving(NEW, "a").session, "a").session
+    session = completing(arriving(session, "b").session, "b").session
+    waiting = arriving(arriving(session, "a").session, "c").session
+    step = end_repeat(waiting, "a", now_ms=NOW_MS)
+    assert turn_of(step).envelope.request_id == "c"
+    assert (step.session.state.turn, step.session.state.running) == (2, "c")
+
+
+def test_what_is_said_of_a_repeat_changes_nothing_for_another_turn_or_one_whose_object_is_being_put() -> None:
+    running = with_turns("a", "b")
+    assert end_repeat(running, "b", now_ms=NOW_MS) == Step(running)
+    storing = ending(running, "a").session
+    assert end_repeat(storing, "a", now_ms=NOW_MS) == Step(storing)

@@ -219,7 +219,7 @@ class Outside:
     @property
     def worker_group(self) -> str:
         """The group of the workers of the tiny model."""
-        return self.names.group(f"worker.{MODEL_NAME}")
+        return self.names.worker_group(MODEL_NAME)
 
     def sources(self) -> set[str]:
         """All input partitions of a worker that is alone."""

@@ -60,18 +60,18 @@ def test_the_record_that_was_answered_is_finished(answered: int | None) -> None:
 
 
 def test_another_record_of_an_id_that_has_ended_is_a_duplicate() -> None:
-    assert decide(SOURCE, OFFSET, ended(OFFSET - 1), None) == Duplicate(None)
-    assert decide(SOURCE, OFFSET, ended(OFFSET, source="batches.m.bulk-3"), None) == Duplicate(None)
+    assert decide(SOURCE, OFFSET, ended(OFFSET - 1), None) == Duplicate(has_ended=True)
+    assert decide(SOURCE, OFFSET, ended(OFFSET, source="batches.m.bulk-3"), None) == Duplicate(has_ended=True)
 
 
 def test_an_id_whose_stream_another_source_owns_is_a_duplicate() -> None:
-    assert decide(SOURCE, OFFSET, progress(source="batches.m.bulk-3"), None) == Duplicate(None)
+    assert decide(SOURCE, OFFSET, progress(source="batches.m.bulk-3"), None) == Duplicate()
 
 
 def test_what_the_owner_itself_knows_comes_before_the_journal() -> None:
     begun = progress(choices={0: ChoiceProgress(token_ids=[1])})
-    assert decide(SOURCE, OFFSET, begun, Running(OFFSET - 1)) == Duplicate(None)
-    assert decide(SOURCE, OFFSET, begun, Gone(OFFSET - 1, 77, 0)) == Duplicate(77)
+    assert decide(SOURCE, OFFSET, begun, Running(OFFSET - 1)) == Duplicate()
+    assert decide(SOURCE, OFFSET, begun, Gone(OFFSET - 1, 77, 0)) == Duplicate(77, has_ended=True)
 
 
 @given(st.integers(min_value=0, max_value=2**62), st.integers(min_value=0, max_value=2**62))

@@ -1,6 +1,6 @@
 """Broker time."""
 
-from consumers.worker.clock import BrokerClock
+from runtime.clock import BrokerClock
 
 
 class Monotonic:
