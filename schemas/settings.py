@@ -47,7 +47,7 @@ class KafkaSettings(Section, kw_only=True, frozen=True):
     session_timeout_ms: Positive = 10_000
     request_timeout_ms: Positive = 40_000
     transaction_timeout_ms: Positive = 30_000
-    startup_timeout_s: PositiveSeconds = 5.0
+    startup_timeout_s: PositiveSeconds = 1.0
 
 
 class StorageSettings(Section, kw_only=True, frozen=True):
