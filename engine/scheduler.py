@@ -31,7 +31,6 @@ class _Draft:
     rows: dict[Sequence, int] = field(default_factory=dict)
     copies: dict[Sequence, BlockCopy] = field(default_factory=dict)
     started: list[Sequence] = field(default_factory=list)
-    has_preempted: bool = False
 
     def add(self, sequence: Sequence, num_rows: int, copy: BlockCopy | None) -> None:
         self.rows[sequence] = num_rows
@@ -42,7 +41,6 @@ class _Draft:
     def drop(self, sequence: Sequence) -> None:
         self.budget += self.rows.pop(sequence, 0)
         self.copies.pop(sequence, None)
-        self.has_preempted = True
 
 
 class Scheduler:
@@ -157,8 +155,6 @@ class Scheduler:
         self._queue.push(sequence)
 
     def _admit_waiting(self, draft: _Draft, now_s: float) -> None:
-        if draft.has_preempted:
-            return
         self._open_gates()
         while draft.budget > 0:
             sequence = self._queue.pop(now_s)

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import signal
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -31,14 +31,21 @@ async def ask(*command: str) -> Answer:
         OSError: it cannot be started.
     """
     # A session of its own, so that a script dies with the program that it runs.
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True)
     )
     try:
+        # Shielded: cancelled half-way, asyncio ends the program alone, and what that has started lives on.
+        process = await asyncio.shield(starting)
         out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+    except BaseException:
+        with suppress(OSError):  # it was never started
+            await _kill(await starting)
+        raise
     return Answer(process.returncode or 0, out.decode(errors="replace"))
+
+
+async def _kill(process: Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

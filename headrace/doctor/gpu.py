@@ -9,7 +9,7 @@ from headrace.doctor.commands import Answer, ask
 GPU = "GPU"
 NAMES = (GPU,)
 
-# torch 2.11 is built with CUDA 13, which needs this driver series (CUDA 13.0 release notes, table 3).
+# torch 2.11 is built with CUDA 13, which needs this driver series (CUDA 13 release notes, minor version compatibility).
 MIN_DRIVER = 580
 _QUERY = ("--query-gpu=name,driver_version,memory.total,compute_cap", "--format=csv,noheader,nounits")
 _REMEDY = f"install NVIDIA's driver {MIN_DRIVER} or newer, and see that `nvidia-smi` works; without it the CPU is used"

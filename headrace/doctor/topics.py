@@ -17,6 +17,7 @@ NAMES = (TOPICS, PARTITIONS, CONFIGS, REPLICATION)
 
 _OK = 0
 _MS_PER_S = 1000
+_MS_PER_HOUR = 3_600_000
 # How many topics of one fault are named.
 _MAX_NAMED = 3
 # Configs that must be as in the registry, to the letter; others may be stricter than it.
@@ -127,7 +128,7 @@ def judge_configs(situation: Situation, specs: Sequence[TopicSpec], facts: Mappi
             for change in _changes(spec, facts[spec.name].configs, max_age_ms):
                 faults[change].append(spec.name)
     if not faults:
-        return ok(CONFIGS, f"cleanup, timestamps and retention (at least {max_age_ms} ms) are right")
+        return ok(CONFIGS, f"cleanup, timestamps and retention (over {max_age_ms / _MS_PER_HOUR:g} hours) are right")
     found = "; ".join(f"{change} is wanted for {_named(names)}" for change, names in faults.items())
     change, names = next(iter(faults.items()))
     servers = situation.settings.kafka.bootstrap_servers

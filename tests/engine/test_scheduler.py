@@ -234,6 +234,23 @@ def test_a_tenant_that_sends_long_prompts_is_served_less_often() -> None:
     assert served["short"] == pytest.approx(3 * served["long"], abs=3)
 
 
+def test_generated_tokens_count_for_a_tenants_share_like_prompts() -> None:
+    """Prompts are alike; one tenant's outputs are 60 tokens long, the other's 2."""
+    bench = Bench(max_running=1, max_tokens=64)
+    for i in range(30):
+        bench.add(f"long{i}", num_prompt=4, tenant="long")
+        bench.add(f"short{i}", num_prompt=4, tenant="short")
+    served = {"long": 0, "short": 0}
+    for _ in range(22):
+        (name,) = bench.step()
+        kind = name.rstrip("0123456789")
+        served[kind] += 1
+        for _ in range(59 if kind == "long" else 1):
+            bench.step()
+        bench.finish(name)
+    assert served["short"] >= 6 * served["long"]
+
+
 def test_a_tenant_that_was_idle_does_not_bring_back_what_it_did_not_use() -> None:
     bench = Bench(max_running=1, max_tokens=64)
     for i in range(40):
