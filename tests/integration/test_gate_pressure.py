@@ -13,9 +13,10 @@ from consumers.gate.admission import rules_of
 from consumers.gate.partition import Partition, Shared
 from consumers.gate.role import GateRole
 from consumers.gate.takeover import take_over
+from consumers.renewing import RenewingProducer
 from headrace.local.background import BackgroundStack
 from runtime.clock import BrokerClock
-from runtime.kafka import make_consumer, make_producer
+from runtime.kafka import make_consumer
 from runtime.storage import ObjectStore
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from tests.consumers.gate.builders import chat
@@ -96,7 +97,7 @@ async def test_a_record_that_is_delivered_again_is_dropped(settings: Settings, o
     request_id = outside.id_in(number)
     await outside.send(chat(id=request_id))
     await outside.send(chat(id="s-1", session=request_id))
-    producer, consumer = make_producer(settings.kafka), make_consumer(settings.kafka, group=names.gate_group)
+    producer, consumer = RenewingProducer(settings.kafka), make_consumer(settings.kafka, group=names.gate_group)
     await producer.start()
     await consumer.start()
     shared = Shared(names, rules_of(settings), 2, producer, ObjectStore(settings.storage), BrokerClock())
