@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV_VERSION := 0.13.9
 INSTALLED := $(VENV)/.installed
+# The suite mostly waits for brokers, so one process more than this project's smallest machine has cores.
+TEST_PROCESSES ?= 3
 
 .PHONY: run test check lint unit bench install lock reset clean help
 
@@ -14,7 +16,7 @@ run: install  ## local Kafka and S3, gate, pipeline and worker: two turns of a c
 	@$(BIN)/headrace demo $(if $(RESET),--reset)
 
 test: install lint  ## the whole suite, on its own Kafka and S3
-	$(BIN)/pytest
+	$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile
 
 check: install lint unit  ## lint and unit tests, under a minute
 
