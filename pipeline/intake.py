@@ -9,7 +9,7 @@ from pipeline.outbox import Outbox, Send
 from pipeline.pack import Prepared
 from pipeline.refuse import STAGE, refusal_of_unreadable
 from pipeline.stage import Stage
-from runtime.logging import get_logger
+from runtime.logging import bound, get_logger
 from runtime.metrics import RECORDS_IN, RECORDS_REFUSED
 from schemas.batches import Member
 from schemas.codec import TURN
@@ -83,7 +83,8 @@ class Intake:
             return
         partition = record.claim.partition
         RECORDS_IN.labels(partition.topic).inc()
-        prepared = self._prepare(record, lane_of(partition.topic))
+        with bound(topic=partition.topic, partition=partition.partition, offset=record.offset):
+            prepared = self._prepare(record, lane_of(partition.topic))
         if prepared is None:
             record.claim.close([record.offset])
             return
@@ -133,7 +134,6 @@ class Intake:
         self, record: InputRecord, lane: Lane, error: MalformedRecord
     ) -> "asyncio.Future[Prepared] | None":
         """Only a fault of our own makes such a record: it is an error in the log, and its request still ends."""
-        partition = record.claim.partition
         refused = refusal_of_unreadable(
             key=record.key,
             headers=record.headers,
@@ -142,14 +142,8 @@ class Intake:
             lane=lane,
             error=error,
         )
-        log.error(
-            "unreadable_turn",
-            topic=partition.topic,
-            partition=partition.partition,
-            offset=record.offset,
-            error=error.message,
-            request_id=refused.envelope.request_id if refused else None,
-        )
+        request_id = refused.envelope.request_id if refused else None
+        log.error("unreadable_turn", error=error.message, request=request_id)
         RECORDS_REFUSED.labels(STAGE, error.code).inc()
         if refused is None:
             return None

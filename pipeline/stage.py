@@ -36,7 +36,7 @@ class Stage:
 
     async def member(self, turn: Turn, lane: Lane) -> Member:
         """The sequence of a turn; whatever goes wrong with it becomes its refusal."""
-        with bound(request_id=turn.envelope.request_id, session=turn.envelope.session):
+        with bound(request=turn.envelope.request_id, session=turn.envelope.session):
             try:
                 return await self._sequence(turn, lane)
             except HeadraceError as known:

@@ -157,9 +157,8 @@ class OwnedPartition:
 
     async def _serve(self, request: RunningRequest, opened: OpenInput) -> None:
         envelope = request.envelope
-        with bound(
-            request=envelope.request_id, session=envelope.session, partition=self._writer.source, offset=opened.offset
-        ):
+        where = {"topic": self.tp.topic, "partition": self.tp.partition, "offset": opened.offset}
+        with bound(request=envelope.request_id, session=envelope.session, **where):
             ending = await self._server.serve(request)
             now_ms = self._context.clock.now_ms()
             terminal, records = self._writer.end(request, ending, now_ms)

@@ -109,7 +109,7 @@ class RequestServer:
         try:
             piece = request.absorb(output, self._context.clock.now_ms())
         except EngineFault as error:
-            log.exception("engine_fault", request_id=request.envelope.request_id)
+            log.exception("engine_fault", request=request.envelope.request_id)
             request.fault = error.body
             piece = None
         if piece is not None:
