@@ -80,7 +80,9 @@ async def test_a_request_becomes_deltas_a_result_and_a_committed_offset(
     assert kinds[-1] is Ended
     assert {one.partition for one in outside.seen if one.key == name.encode()} == {place.partition}
     first, last = outside.deltas(name)[0], outside.deltas(name)[-1]
-    assert (first.index, len(first.token_ids)) == (0, 1)
+    # How many tokens it has depends on how busy the machine is: that the first leaves at once is tested on the lane.
+    assert first.index == 0
+    assert first.token_ids
     assert (last.finish_reason, last.status) == ("length", "completed")
     assert last.usage == result.usage
     await outside.until_committed(place)
