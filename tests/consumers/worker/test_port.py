@@ -94,6 +94,21 @@ async def test_a_dropped_request_is_stopped_and_not_heard_of_any_more(engine: Re
     assert engine.cancelled == ["a"]
 
 
+async def test_what_was_said_of_a_dropped_request_does_not_reach_the_next_one_of_its_id(
+    engine: Recorder, port: EnginePort
+) -> None:
+    first: list[GenerationOutput] = []
+    second: list[GenerationOutput] = []
+    port.submit(request("a"), first.append)
+    engine.say("a", 0)
+    port.drop("a")
+    port.submit(request("a"), second.append)
+    engine.say("a", 1)
+    await asyncio.sleep(0)
+    assert first == []
+    assert [given.index for given in second] == [1]
+
+
 async def test_a_request_is_dropped_once_and_one_that_is_forgotten_not_at_all(
     engine: Recorder, port: EnginePort
 ) -> None:
