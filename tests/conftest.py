@@ -12,8 +12,9 @@ from headrace.local.stack import LocalStackSettings, reset
 
 
 def pytest_configure() -> None:
-    """Let Ctrl-C reach child processes: the background of a script ignores it, and children inherit that."""
+    """Let signals reach child processes: `&` in a script ignores Ctrl-C, nohup the hang-up, and children inherit it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
