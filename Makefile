@@ -27,7 +27,7 @@ lint: install
 	$(BIN)/mypy
 
 unit: install
-	$(BIN)/pytest -m "not integration" -q
+	$(BIN)/pytest -m "not integration" -q -n 2 --dist loadfile
 
 bench: install  ## all benchmarks; one alone: python -m benchmarks.NAME
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
