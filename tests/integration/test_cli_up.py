@@ -6,7 +6,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -34,19 +34,17 @@ async def headrace(folder: Path, *words: str, is_alone: bool = True, **env: str)
         if process.returncode is None:
             process.kill()
         await process.communicate()
-        assert not is_alone or await gone(folder), [one.cmdline() for one in left(folder)]
+        assert not is_alone or await gone(folder), left(folder)
 
 
 def left(folder: Path) -> list[psutil.Process]:
     """Processes that belong to this data folder."""
     found = []
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it may end while it is looked at
             told = process.environ().get("HEADRACE_LOCAL__DATA_DIR", "")
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-        if told == str(folder / "data") and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
+            if told == str(folder / "data") and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 

@@ -305,8 +305,15 @@ async def test_it_leaves_logging_and_the_folder_it_runs_in_alone(
 def left_running() -> list[str]:
     """Kafka client threads and child processes of this process."""
     threads = [thread.name for thread in threading.enumerate() if isinstance(thread, WorkerThread)]
-    children = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
+    children = [_command(child) for child in psutil.Process().children(recursive=True)]
     return threads + [command for command in children if "spawn_main" in command]
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # it ended while it was looked at
+        return ""
 
 
 class forwarding:  # noqa: N801 - used as a function

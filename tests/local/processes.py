@@ -22,7 +22,14 @@ async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
 def survivors(processes: list[psutil.Process]) -> list[psutil.Process]:
     """Those that still run after they had time to die; a zombie is dead."""
     _, alive = psutil.wait_procs(processes, timeout=GONE_WITHIN_S)
-    return [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in alive if _is_alive(process)]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended while it was looked at
+        return False
 
 
 def python(source: str, *arguments: str) -> subprocess.Popen[str]:
