@@ -17,7 +17,7 @@ from schemas.control import DeadLetter, ModelAnnouncement
 from schemas.names import Lane, Names
 from schemas.results import DuplicateOf, Result
 from schemas.settings import Settings
-from schemas.tokens import JournalRecord, Takeover, TokenDelta
+from schemas.tokens import Ended, JournalRecord, Takeover, TokenDelta
 from schemas.topics import registry
 from tests.consumers.worker.tiny_model import MODEL_NAME
 
@@ -128,8 +128,11 @@ class Outside:
             await self._news.wait()
 
     async def result(self, request_id: str, tenant: str = "default") -> Result:
-        """The terminal record of a request, when it is there."""
-        await self.until(lambda: bool(self.results_of(request_id, tenant)))
+        """The terminal record of a request, when it is there and its whole stream was read as well.
+
+        Topics are read independently: the result may come before the deltas that stand before it.
+        """
+        await self.until(lambda: bool(self.results_of(request_id, tenant)) and self._is_closed(request_id, tenant))
         return self.results_of(request_id, tenant)[0]
 
     async def begun(self, request_id: str, num_tokens: int = 1) -> None:
@@ -154,6 +157,11 @@ class Outside:
     def journal(self) -> list[tuple[Seen, JournalRecord]]:
         """All that stands on `tokens`."""
         return [(one, JOURNAL.decode(one.value)) for one in self.of(self.names.tokens)]
+
+    def _is_closed(self, request_id: str, tenant: str) -> bool:
+        """Whether the mark that stands behind a request's last delta was read."""
+        marks = [record for _, record in self.journal() if isinstance(record, Ended)]
+        return any((mark.request_id, mark.tenant) == (request_id, tenant) for mark in marks)
 
     def takeovers(self) -> list[Takeover]:
         """All takeover marks."""
