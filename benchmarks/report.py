@@ -94,7 +94,7 @@ def machine() -> dict[str, object]:
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in _PACKAGES},
-        "commit": _git("rev-parse", "--short", "HEAD") + ("+changes" if _git("status", "--porcelain") else ""),
+        "commit": _commit(),
         "command": "python -m benchmarks." + Path(sys.argv[0]).stem + "".join(f" {part}" for part in sys.argv[1:]),
     }
 
@@ -105,6 +105,12 @@ def _processor() -> str:
     found = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in facts.get("flags", "").split()]
     model = f"{facts.get('model name', platform.processor())} (family {facts.get('cpu family')}, {facts.get('model')})"
     return f"{model}: {' '.join(found)}"
+
+
+def _commit() -> str:
+    """The commit that is measured. The results of other benchmarks beside it are no change to it."""
+    changes = _git("status", "--porcelain", "--", ":(top)", ":(top,exclude)benchmarks/results")
+    return _git("rev-parse", "--short", "HEAD") + ("+changes" if changes else "")
 
 
 def _git(*arguments: str) -> str:
