@@ -6,9 +6,10 @@ UV_VERSION := 0.13.9
 INSTALLED := $(VENV)/.installed
 # The suite mostly waits for brokers, so one process more than this project's smallest machine has cores.
 TEST_PROCESSES ?= 3
-BENCHMARKS := pipeline_latency pipeline_overhead startup
+FUZZ_MINUTES ?= 10
+BENCHMARKS := scheduler verified_cost pipeline_latency pipeline_overhead startup
 
-.PHONY: run test check lint unit bench install lock reset clean help
+.PHONY: run test check lint unit prove-engine prove-structured prove-fuzz bench install lock reset clean help
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +29,15 @@ lint: install
 
 unit: install
 	$(BIN)/pytest -m "not integration" -q -n 2 --dist loadfile
+
+prove-engine: install  ## 200,000 engine steps in random histories, resumed where it was interrupted (some minutes)
+	$(BIN)/python -m tests.engine.prove
+
+prove-structured: install  ## answers under 1,000 generated JSON Schemas, of which all that end are valid (a minute or two)
+	$(BIN)/python -m tests.engine.prove_structured
+
+prove-fuzz: install  ## every reader of foreign bytes, for FUZZ_MINUTES (10); goes on where the last run was
+	$(BIN)/python -m tests.fuzz.prove --minutes $(FUZZ_MINUTES)
 
 bench: install  ## all benchmarks; one alone: python -m benchmarks.NAME
 	@for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done

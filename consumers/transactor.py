@@ -49,7 +49,8 @@ class Transactor:
     """Writes records and closes input records, atomically, for the partitions in `ledgers`.
 
     Starting it fences every earlier owner with the same transactional id and completes that one's open transaction: so
-    it is started *before* committed offsets are read. `metadata` is committed beside each offset.
+    it is started *before* committed offsets are read. `metadata` is committed beside each offset; it is asked with the
+    offsets that are closed by the same transaction.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class Transactor:
         group: str,
         ledgers: dict[TopicPartition, Ledger],
         *,
-        metadata: Callable[[TopicPartition], str] = lambda _: "",
+        metadata: Callable[[TopicPartition, set[int]], str] = lambda *_: "",
     ) -> None:
         self._producer = producer
         self._group = group
@@ -155,7 +156,7 @@ class Transactor:
 
     def _offsets(self, closing: dict[TopicPartition, set[int]]) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
-            tp: OffsetAndMetadata(self._ledgers[tp].would_commit(done), self._metadata(tp))
+            tp: OffsetAndMetadata(self._ledgers[tp].would_commit(done), self._metadata(tp, done))
             for tp, done in closing.items()
         }
 

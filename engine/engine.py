@@ -7,26 +7,29 @@ what else runs, how its prompt was chunked, or where its KV came from.
 import logging
 import time
 from collections.abc import Callable
-from itertools import count
+from dataclasses import asdict
 
 from engine.config import EngineConfig
 from engine.deadlines import Deadlines
 from engine.executor import Executor
-from engine.generation import Choice, Generation, replay
+from engine.faults import FailureLimit, no_way_on, not_finite, output_fault, step_fault
+from engine.generation import Choice, Generation
 from engine.kv.manager import KVManager, MakeChain
 from engine.kv.pool import BlockPool
-from engine.loading import load_executor
+from engine.kv.transfer import KVTransfer
+from engine.loading import chain_maker, load_executor
 from engine.plan import Sample, StepPlan, StepResult
+from engine.proposer import Proposer, make_proposer
+from engine.roster import Roster
 from engine.scheduler import Scheduler
-from engine.sequence import Sequence
+from engine.stream import Accepted
+from engine.tally import Tally
 from engine.types import DEADLINE, EngineStats, GenerationOutput, GenerationRequest
 from engine.validation import check_request
-from kernels.paging import LAYOUT
 from models.catalog import LoadedModel
-from models.kv_keys import BlockKeyChain
 from models.spec import ModelSpec
 from models.tokenizer import Tokenizer
-from schemas.errors import EngineFault, InvalidValue
+from schemas.errors import EngineFault, HeadraceError, InvalidValue
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +45,7 @@ class Engine:
         config: EngineConfig,
         *,
         make_chain: MakeChain | None = None,
+        proposer: Proposer | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spec = spec
@@ -49,17 +53,19 @@ class Engine:
         self._executor = executor
         self._clock = clock
         self._pool = BlockPool(executor.num_blocks)
+        kv = KVManager(self._pool, make_chain)
         self._scheduler = Scheduler(
-            KVManager(self._pool, make_chain),
+            kv,
             max_running=config.max_running,
             max_tokens_per_step=config.max_tokens_per_step,
+            proposer=proposer or make_proposer(config),
         )
-        self._generations: dict[str, Generation] = {}
-        self._choices: dict[int, Choice] = {}  # by sequence id
-        self._sequence_ids = count()
+        self._roster = Roster(tokenizer, spec.eos_token_ids)
         self._deadlines = Deadlines()
         self._early: list[GenerationOutput] = []
-        self._num_prompt_tokens = self._num_cached_tokens = self._num_generated_tokens = self._num_failed_steps = 0
+        self._tally = Tally()
+        self.kv = KVTransfer(kv, executor, self._tally)
+        self._failures = FailureLimit()
 
     @classmethod
     def load(cls, model: LoadedModel, config: EngineConfig) -> "Engine":
@@ -67,29 +73,30 @@ class Engine:
 
         ModelFileError if the weights are not complete, SettingsError if `kv_bytes` holds no block.
         """
-        hashes, dtype = model.hashes, str(config.torch_dtype).removeprefix("torch.")
-
-        def make_chain(tenant: str) -> BlockKeyChain:
-            return BlockKeyChain(model_hash=hashes.model, kv_dtype=dtype, layout=LAYOUT, salt=tenant)
-
         executor = load_executor(model, config)
-        chain = make_chain if config.prefix_cache else None
-        return cls(model.spec, model.tokenizer, executor, config, make_chain=chain)
+        return cls(model.spec, model.tokenizer, executor, config, make_chain=chain_maker(model, config))
 
     @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
-        return bool(self._generations or self._early)
+        return bool(self._roster or self._early)
 
     @property
     def executor(self) -> Executor:
         """What runs the plans."""
         return self._executor
 
+    def kv_keys(self, request_id: str, choice: int = 0) -> list[bytes]:
+        """The handle of a running choice's KV, for `kv.export`: keys of the blocks that are computed by now."""
+        generation = self._roster.generation(request_id)
+        found = None if generation is None else generation.choices.get(choice)
+        return [] if found is None else found.sequence.computed_keys
+
     def add(self, request: GenerationRequest) -> None:
         """Take a request; its first output comes from a later `step`.
 
-        InvalidValue or ContextTooLong if it can never run, or if its id is running already.
+        InvalidValue, Unsupported or ContextTooLong if it can never run, or if its id is running already. Compiles its
+        structure, if it has one, unless the result of `prepare` is held.
         """
         check_request(
             request,
@@ -97,28 +104,33 @@ class Engine:
             vocab_size=self._tokenizer.vocab_size,
             num_blocks=self._executor.num_blocks,
         )
-        if request.request_id in self._generations:
+        if self._roster.generation(request.request_id) is not None:
             raise InvalidValue(f"A request with the id {request.request_id!r} is running.", param="request_id")
-        generation = Generation(request, {})
-        self._generations[request.request_id] = generation
-        leader: Sequence | None = None
-        for number in range(request.sampling.num_choices):
-            sequence = self._add_choice(generation, number, leader)
-            leader = leader or sequence
+        entry = self._roster.enter(request, prepared=self.prepare(request), arrival_s=self._clock())
+        self._early += entry.ended
+        for choice in entry.generation.choices.values():
+            self._scheduler.add(choice.sequence)
         if request.deadline_s is not None:
-            self._deadlines.push(request.deadline_s, generation)
-        self._forget_if_ended(generation)
+            self._deadlines.push(request.deadline_s, entry.generation)
+
+    def prepare(self, request: GenerationRequest) -> object:
+        """Compile the structure that the request's answer is held to. May be called from any thread, ahead of `add`.
+
+        InvalidValue or Unsupported if it cannot be enforced.
+        """
+        structure = request.sampling.structure
+        return None if structure is None else self._executor.prepare(structure)
 
     def cancel(self, request_id: str) -> list[GenerationOutput]:
         """End a request now; returns the last outputs of its choices, none if it is not running.
 
         Its KV is free and its id may be used again when this returns.
         """
-        generation = self._generations.get(request_id)
+        generation = self._roster.generation(request_id)
         return [] if generation is None else self._cancel(generation)
 
     def step(self) -> list[GenerationOutput]:
-        """Compute one step, and return what it gave: at most one token for each choice."""
+        """Compute one step, and return what it gave, one token an output: a choice has several if a draft was right."""
         now_s = self._clock()
         outputs = self._admit(now_s)
         plan = self._scheduler.schedule(now_s)
@@ -138,26 +150,9 @@ class Engine:
             kv_blocks_cached=blocks.cached,
             kv_blocks_used=blocks.used,
             num_steps=self._scheduler.num_steps,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_cached_tokens=self._num_cached_tokens,
-            num_generated_tokens=self._num_generated_tokens,
             num_preemptions=self._scheduler.num_preemptions,
-            num_failed_steps=self._num_failed_steps,
+            **asdict(self._tally),
         )
-
-    def _add_choice(self, generation: Generation, number: int, leader: Sequence | None) -> Sequence | None:
-        """Let a choice wait for its turn; returns its sequence, unless a predecessor's tokens had ended it already."""
-        request = generation.request
-        sequence = Sequence(next(self._sequence_ids), request, number, arrival_s=self._clock(), leader=leader)
-        replayed = replay(request, number, self._tokenizer, self._spec.eos_token_ids)
-        choice = Choice(sequence, replayed.stream)
-        if replayed.ended is not None:
-            self._early.append(choice.end_output(replayed.ended, stop_reason=replayed.stop_reason))
-            return None
-        generation.choices[number] = choice
-        self._choices[sequence.sequence_id] = choice
-        self._scheduler.add(sequence)
-        return sequence
 
     def _admit(self, now_s: float) -> list[GenerationOutput]:
         """End what is too late, before anything is computed for it; and give out what ended before it began."""
@@ -176,48 +171,53 @@ class Engine:
             return self._executor.run(plan)
         except Exception as error:
             log.exception("A step of %d sequences failed.", len(plan.steps))
-            fault = EngineFault(
-                f"The step that computed this request failed ({type(error).__name__}: {error}). Send it again; if it "
-                "fails again, the worker's log has the details."
-            )
-            fault.__cause__ = error
-            return fault
+            return step_fault(error)
 
     def _emit(self, plan: StepPlan, result: StepResult) -> list[GenerationOutput]:
         """Record what was computed, and give each sampled token to its choice."""
-        for step in plan.steps:
-            sequence = self._choices[step.sequence_id].sequence
-            self._num_prompt_tokens += max(0, min(step.start + len(step.token_ids), sequence.num_prompt) - step.start)
+        self._failures.note_worked()
+        sequences = [choice.sequence for choice in self._roster.planned(plan)]
+        self._tally.count_plan(plan, sequences)
+        for step, sequence in zip(plan.steps, sequences, strict=True):
             self._scheduler.commit(sequence, len(step.token_ids))
-        self._num_cached_tokens += sum(
-            self._choices[start.sequence_id].sequence.num_cached_tokens or 0 for start in plan.started if start.is_first
-        )
-        return [self._take(sample) for sample in result.samples]
+        # A choice may end in the middle of a draft: what was drawn after that is not taken.
+        taken = ((sample, self._roster.choice(sample.sequence_id)) for sample in result.samples)
+        return [self._take(choice, sample) for sample, choice in taken if choice is not None]
 
-    def _take(self, sample: Sample) -> GenerationOutput:
-        choice = self._choices[sample.sequence_id]
+    def _take(self, choice: Choice, sample: Sample) -> GenerationOutput:
         if sample.token_id is None:
-            fault = EngineFault("The model gave numbers that are not finite: its weights or this machine are damaged.")
-            output = choice.end_output("error", text=choice.stream.flush(), error=fault.body)
-            self._close(choice, is_tainted=True)
-            return output
-        self._num_generated_tokens += 1
-        accepted = choice.stream.accept(sample.token_id)
-        self._scheduler.append(choice.sequence, sample.token_id)
+            fault = not_finite() if sample.fault is None else no_way_on(sample.fault)
+            return self._end(choice, fault, is_tainted=sample.fault is None)
+        self._tally.count_sample(sample)
+        accepted = self._accept(choice, sample.token_id)
+        self._scheduler.append(choice.sequence, sample.token_id, is_drafted=sample.is_drafted)
         output = choice.token_output(sample.token_id, accepted, sample.logprob)
         if accepted.finish_reason is not None:
             self._close(choice)
         return output
 
+    def _accept(self, choice: Choice, token_id: int) -> Accepted:
+        """What the token becomes. What cannot be shown ends its choice and no other."""
+        try:
+            return choice.stream.accept(token_id)
+        except Exception as error:
+            log.exception("A token could not be made text.")
+            return Accepted("", "error", error=output_fault(error).body)
+
     def _fail(self, plan: StepPlan, fault: EngineFault) -> list[GenerationOutput]:
-        """End every choice of a step that raised; the others never notice."""
-        self._num_failed_steps += 1
+        """Try the sequences of a step that raised again, and end those for which it must have been."""
+        self._tally.num_failed_steps += 1
+        choices = {choice.sequence: choice for choice in self._roster.planned(plan)}
         outputs = []
-        for step in plan.steps:
-            choice = self._choices[step.sequence_id]
-            outputs.append(choice.end_output("error", text=choice.stream.flush(), error=fault.body))
-            self._close(choice)
+        for sequence in self._scheduler.take_back(plan, list(choices)):
+            self._failures.note_ended(fault)
+            outputs.append(self._end(choices[sequence], fault))
         return outputs
+
+    def _end(self, choice: Choice, fault: HeadraceError, *, is_tainted: bool = False) -> GenerationOutput:
+        output = choice.end_output("error", text=choice.stream.flush(), error=fault.body)
+        self._close(choice, is_tainted=is_tainted)
+        return output
 
     def _cancel(self, generation: Generation, *, stop_reason: str | None = None) -> list[GenerationOutput]:
         """End all choices of a request that are still running."""
@@ -229,11 +229,4 @@ class Engine:
 
     def _close(self, choice: Choice, *, is_tainted: bool = False) -> None:
         self._scheduler.finish(choice.sequence, is_tainted=is_tainted)
-        del self._choices[choice.sequence.sequence_id]
-        generation = self._generations[choice.request.request_id]
-        del generation.choices[choice.sequence.choice]
-        self._forget_if_ended(generation)
-
-    def _forget_if_ended(self, generation: Generation) -> None:
-        if not generation.choices:
-            del self._generations[generation.request.request_id]
+        self._roster.leave(choice)

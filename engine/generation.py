@@ -33,6 +33,7 @@ class Choice:
             logprobs=None if logprob is None else [logprob],
             finish_reason=accepted.finish_reason,
             stop_reason=accepted.stop_reason,
+            error=accepted.error,
             num_prompt_tokens=self.sequence.num_prompt,
             num_cached_tokens=self.sequence.num_cached_tokens or 0,
         )
@@ -62,10 +63,14 @@ class Choice:
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """The choices of a request that are still running, by number. Ends with the last of them."""
+    """The choices of a request that are still running, by number. Ends with the last of them.
+
+    `prepared` is held so that what was compiled for the request stays compiled.
+    """
 
     request: GenerationRequest
     choices: dict[int, Choice]
+    prepared: object = None
 
 
 @dataclass(frozen=True, slots=True)

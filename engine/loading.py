@@ -7,11 +7,14 @@ import torch
 
 from engine.config import EngineConfig
 from engine.executor import LocalExecutor
+from engine.kv.manager import MakeChain
 from engine.model_llama import LlamaModel
+from engine.structured.structures import Structures
 from engine.weights import load_weights
 from kernels.cpu.threads import set_num_threads
-from kernels.paging import KVShape, PagedCache
+from kernels.paging import LAYOUT, KVShape, PagedCache
 from models.catalog import LoadedModel
+from models.kv_keys import BlockKeyChain
 from schemas.errors import SettingsError
 
 log = logging.getLogger(__name__)
@@ -36,7 +39,18 @@ def load_executor(model: LoadedModel, config: EngineConfig) -> LocalExecutor:
         "Loaded %s as %s in %.1f s: %d KV blocks, %d threads.",
         model.name, config.torch_dtype, time.monotonic() - started_s, cache.num_blocks, config.threads,
     )  # fmt: skip
-    return LocalExecutor(llama, cache, eos_token_ids=model.spec.eos_token_ids, num_threads=config.threads)
+    structures = Structures(model.tokenizer, num_threads=config.threads)
+    return LocalExecutor(llama, cache, structures, eos_token_ids=model.spec.eos_token_ids, num_threads=config.threads)
+
+
+def chain_maker(model: LoadedModel, config: EngineConfig) -> MakeChain | None:
+    """What starts a tenant's chain of block keys; None if the settings turn the prefix cache off."""
+    hashes, dtype = model.hashes, str(config.torch_dtype).removeprefix("torch.")
+
+    def make_chain(tenant: str) -> BlockKeyChain:
+        return BlockKeyChain(model_hash=hashes.model, kv_dtype=dtype, layout=LAYOUT, salt=tenant)
+
+    return make_chain if config.prefix_cache else None
 
 
 def num_blocks(shape: KVShape, kv_bytes: int) -> int:

@@ -8,57 +8,46 @@ A pure function of its state: no clock, no randomness, no tensors. The rules, in
   alone fits the pool, so that something always ends: there is no deadlock, and nobody waits for ever.
 - A waiting sequence enters when all its tokens fit; nobody overtakes it to the memory. Interactive work displaces bulk.
 - A prefix that a running sequence is computing is waited for, not computed twice.
+- Bulk work stands back while people's prompts are computed, so that their first token does not wait for it.
+- Drafts get what is left: nobody waits, starts over or loses a row because another's future is being guessed.
+- After a step that raised, its sequences run alone, one after the other, until each has a token: only the guilty end.
 """
 
 import bisect
-from dataclasses import dataclass, field
 
+from engine.chunks import chunk
+from engine.drafting import offer_drafts
 from engine.fairness import TenantShares
+from engine.gates import Gates
 from engine.kv.manager import KVManager, PrefixMatch
-from engine.plan import BlockCopy, SequenceStart, SequenceStep, StepPlan
+from engine.outline import Outline
+from engine.plan import StepPlan
+from engine.proposer import Proposer
 from engine.queue import WaitingQueue
 from engine.sequence import Sequence, SequenceState
-
-# What a parked sequence waits for: the key of a block, or the id of its leader.
-Gate = bytes | int
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A plan in the making: what each sequence computes, until it is preempted after all."""
-
-    budget: int
-    rows: dict[Sequence, int] = field(default_factory=dict)
-    copies: dict[Sequence, BlockCopy] = field(default_factory=dict)
-    started: list[Sequence] = field(default_factory=list)
-
-    def add(self, sequence: Sequence, num_rows: int, copy: BlockCopy | None) -> None:
-        self.rows[sequence] = num_rows
-        self.budget -= num_rows
-        if copy is not None:
-            self.copies[sequence] = copy
-
-    def drop(self, sequence: Sequence) -> None:
-        self.budget += self.rows.pop(sequence, 0)
-        self.copies.pop(sequence, None)
+from engine.suspects import Suspects
+from engine.turns import BulkTurns
 
 
 class Scheduler:
     """Owns the states of all sequences. `schedule` plans a step, `commit` records that it was computed."""
 
-    def __init__(self, kv: KVManager, *, max_running: int, max_tokens_per_step: int) -> None:
+    def __init__(
+        self, kv: KVManager, *, max_running: int, max_tokens_per_step: int, proposer: Proposer | None = None
+    ) -> None:
         self._kv = kv
+        self._proposer = proposer
         self._max_running = max_running
         self._max_tokens = max_tokens_per_step
         self._shares = TenantShares()
         self._queue = WaitingQueue(self._shares)
         self._running: list[Sequence] = []  # by rank
-        self._parked: dict[Gate, list[Sequence]] = {}
+        self._gates = Gates(kv)
+        self._suspects = Suspects()
+        self._turns = BulkTurns()
         self._ended: list[int] = []
-        self._cleared: list[int] = []
         self._num_live = 0
-        self.num_steps = 0
-        self.num_preemptions = 0
+        self.num_steps = self.num_preemptions = 0
 
     @property
     def num_running(self) -> int:
@@ -87,90 +76,151 @@ class Scheduler:
             self._running.remove(sequence)
             self._ended.append(sequence.sequence_id)
         if is_tainted:
-            self._cleared += self._kv.discard(sequence)
+            self._kv.discard(sequence)
         else:
             self._kv.release(sequence)
+        if self._proposer is not None:
+            self._proposer.forget(sequence)
         sequence.state = SequenceState.FINISHED
+        self._suspects.forget(sequence)
         self._num_live -= 1
         self._shares.leave(sequence.request.tenant)
 
     def schedule(self, now_s: float) -> StepPlan:
-        """Plan the next step. Every sequence in it must be committed, or finished if the step fails."""
-        draft = _Draft(budget=self._max_tokens)
-        self._continue_running(draft)
-        self._admit_waiting(draft, now_s)
+        """Plan the next step. Every sequence in it must be committed; if the step fails, take the plan back."""
+        outline = Outline(budget=self._max_tokens)
+        suspect = self._suspects.next
+        if suspect is not None:
+            self._run_alone(suspect, outline)
+        else:
+            self._run_together(outline, now_s)
+            if self._proposer is not None:
+                offer_drafts(outline, self._proposer, self._kv)
         self.num_steps += 1
         # A plan without rows is not run: what executors must know waits for the next one.
-        ended, cleared = (self._ended, self._cleared) if draft.rows else ([], [])
-        if draft.rows:
-            self._ended, self._cleared = [], []
+        ended = cleared = []
+        if outline.rows:
+            cleared = self._kv.take_dirty()
+            ended, self._ended = self._ended, []
         return StepPlan(
             number=self.num_steps,
             ended=ended,
-            started=[_start(sequence) for sequence in draft.started if sequence in draft.rows],
             cleared=cleared,
-            copies=list(draft.copies.values()),
-            steps=[_step(sequence, num_rows) for sequence, num_rows in draft.rows.items()],
+            started=outline.starts,
+            copies=list(outline.copies.values()),
+            steps=outline.steps,
         )
 
+    def take_back(self, plan: StepPlan, sequences: list[Sequence]) -> list[Sequence]:
+        """The plan's step raised: its sequences start over, each alone. Returns those that may not, to be finished."""
+        self._ended += plan.ended
+        for sequence in sequences:
+            self._stop(sequence)
+        self._kv.mark_dirty(plan.cleared)
+        return [sequence for sequence in sequences if not self._suspects.accuse(sequence)]
+
     def commit(self, sequence: Sequence, num_rows: int) -> None:
-        """Record that the rows of a step are computed."""
+        """Record that the KV of the next `num_rows` tokens is computed."""
         sequence.num_computed += num_rows
         self._kv.commit(sequence)
 
-    def append(self, sequence: Sequence, token_id: int) -> None:
-        """Give a sequence its next token, to be computed in a later step."""
-        sequence.token_ids.append(token_id)
-        self._shares.charge(sequence.request.tenant, 1)
+    def append(self, sequence: Sequence, token_id: int, *, is_drafted: bool = False) -> None:
+        """Give a sequence its next token: a drafted one has its KV already, another is computed in a later step.
 
-    def _continue_running(self, draft: _Draft) -> None:
-        prompt_budget = draft.budget - sum(sequence.is_decoding for sequence in self._running)
-        for sequence in list(self._running):
-            num_rows = 1 if sequence.is_decoding else min(sequence.num_pending, prompt_budget)
+        In a step, drafted tokens come first. What is left of the draft after them was wrong, and its blocks are free.
+        """
+        sequence.token_ids.append(token_id)
+        self._suspects.clear(sequence)
+        self._shares.charge(sequence.request.tenant, 1)
+        if is_drafted:
+            self.commit(sequence, 1)
+        elif self._proposer is not None:
+            self._kv.trim(sequence)
+
+    def _run_together(self, outline: Outline, now_s: float) -> None:
+        people = [sequence for sequence in self._running if not sequence.is_bulk]
+        bulk = self._running[len(people) :]
+        num_decoding = sum(sequence.is_decoding for sequence in bulk)
+        reserved = num_decoding if self._turns.is_due else 0
+        outline.budget -= reserved
+        self._continue_running(people, outline)
+        self._admit_waiting(outline, now_s, with_bulk=False)
+        outline.budget += reserved
+        if not self._turns.stand_back(outline):
+            kept = self._turns.keep_back(outline, num_decoding)
+            outline.budget -= kept
+            self._continue_running(bulk, outline)
+            self._admit_waiting(outline, now_s, with_bulk=True)
+            outline.budget += kept
+
+    def _continue_running(self, sequences: list[Sequence], outline: Outline) -> None:
+        prompt_budget = outline.budget - sum(sequence.is_decoding for sequence in sequences)
+        for sequence in sequences:
+            num_pending = sequence.num_pending
+            num_rows = 1 if num_pending == 1 else chunk(sequence.num_computed, num_pending, prompt_budget)
             # Preempted on behalf of one before it, or no budget left for prompts.
             if sequence.state is not SequenceState.RUNNING or num_rows == 0:
                 continue
-            if self._make_room(sequence, sequence.num_computed + num_rows, draft):
-                draft.add(sequence, num_rows, self._kv.grow(sequence, sequence.num_computed + num_rows))
-                prompt_budget -= 0 if sequence.is_decoding else num_rows
+            end = sequence.num_computed + num_rows
+            if self._kv.has_place(sequence, end) or self._make_room(sequence, end, outline):
+                outline.add(sequence, num_rows, self._kv.grow(sequence, end))
+                prompt_budget -= 0 if num_pending == 1 else outline.costs[sequence]
 
-    def _make_room(self, sequence: Sequence, num_tokens: int, draft: _Draft) -> bool:
+    def _make_room(self, sequence: Sequence, num_tokens: int, outline: Outline) -> bool:
         """Preempt from the last rank on until the tokens fit; False if the sequence itself was the last."""
-        while self._kv.num_missing(sequence, num_tokens) > self._kv.pool.num_available:
+        while not self._kv.has_room(sequence, num_tokens):
             victim = self._running[-1]
-            self._preempt(victim, draft)
+            self._preempt(victim, outline)
             if victim is sequence:
                 return False
         return True
 
-    def _preempt(self, sequence: Sequence, draft: _Draft) -> None:
-        """Let a sequence start over later. Its tokens stay, and its full blocks are cached for as long as may be."""
-        self._running.remove(sequence)
-        self._ended.append(sequence.sequence_id)
-        self._kv.release(sequence)
-        draft.drop(sequence)
-        sequence.state = SequenceState.WAITING
-        sequence.num_preemptions += 1
+    def _preempt(self, sequence: Sequence, outline: Outline) -> None:
+        """Let a sequence start over later, when its turn comes again."""
+        self._stop(sequence)
+        outline.drop(sequence)
         self.num_preemptions += 1
         self._queue.push(sequence)
 
-    def _admit_waiting(self, draft: _Draft, now_s: float) -> None:
-        self._open_gates()
-        while draft.budget > 0:
-            sequence = self._queue.pop(now_s)
-            if sequence is None:
+    def _stop(self, sequence: Sequence) -> None:
+        """Take a sequence's blocks. Its tokens stay, and its full blocks are cached for as long as may be."""
+        self._running.remove(sequence)
+        self._ended.append(sequence.sequence_id)
+        self._kv.release(sequence)
+        sequence.state = SequenceState.WAITING
+        sequence.num_preemptions += 1
+
+    def _run_alone(self, sequence: Sequence, outline: Outline) -> None:
+        """Plan a step of one sequence. It waits for no prefix: whoever computes that does not run now."""
+        if sequence.state is SequenceState.RUNNING:
+            num_rows = chunk(sequence.num_computed, sequence.num_pending, outline.budget)
+            outline.add(sequence, num_rows, self._kv.grow(sequence, sequence.num_computed + num_rows))
+            return
+        match = self._kv.match(sequence)
+        while not self._fits(sequence, match):
+            self._preempt(self._running[-1], outline)
+        self._admit(sequence, match, outline)
+
+    def _admit_waiting(self, outline: Outline, now_s: float, *, with_bulk: bool) -> None:
+        for sequence in self._gates.open():
+            self._queue.push(sequence)
+        while outline.budget > 0:
+            waiting = self._queue.pop(now_s)
+            if waiting is None:
                 return
-            match = self._kv.match(sequence)
-            gate = self._gate(sequence, match)
-            if gate is not None:
-                self._parked.setdefault(gate, []).append(sequence)
-            elif self._fits(sequence, match) or self._displace_bulk(sequence, match, draft):
-                self._admit(sequence, match, draft)
+            if self._queue.gives_way(waiting) and not with_bulk:
+                self._queue.push(waiting)
+                return
+            match = self._kv.match(waiting)
+            if self._gates.park(waiting, match):
+                continue
+            if self._fits(waiting, match) or self._displace_bulk(waiting, match, outline):
+                self._admit(waiting, match, outline)
             else:
-                self._queue.push(sequence)
+                self._queue.push(waiting)
                 return
 
-    def _admit(self, sequence: Sequence, match: PrefixMatch, draft: _Draft) -> None:
+    def _admit(self, sequence: Sequence, match: PrefixMatch, outline: Outline) -> None:
         self._kv.begin(sequence, match)
         copy = self._kv.grow(sequence, sequence.num_tokens)
         sequence.state = SequenceState.RUNNING
@@ -179,37 +229,14 @@ class Scheduler:
         if sequence.num_cached_tokens is None:
             sequence.num_cached_tokens = min(match.num_tokens, sequence.num_prompt)
             self._shares.charge(sequence.request.tenant, sequence.num_pending)
-        draft.started.append(sequence)
-        draft.add(sequence, min(sequence.num_pending, draft.budget), copy)
-
-    def _gate(self, sequence: Sequence, match: PrefixMatch) -> Gate | None:
-        """What to wait for before this sequence may run, because another one computes the same just now."""
-        leader = sequence.leader
-        if leader is not None and self._is_shut(leader):
-            return leader.sequence_id
-        return match.awaited
-
-    def _is_shut(self, leader: Sequence) -> bool:
-        return leader.state is not SequenceState.FINISHED and leader.num_computed < leader.num_prompt
-
-    def _open_gates(self) -> None:
-        """Back to the queue with those whose wait is over: the block is there, or will not come."""
-        for gate, sequences in list(self._parked.items()):
-            if isinstance(gate, bytes):
-                is_shut = self._kv.is_claimed(gate)
-            else:
-                leader = sequences[0].leader
-                is_shut = leader is not None and self._is_shut(leader)
-            if not is_shut:
-                del self._parked[gate]
-                for sequence in sequences:
-                    self._queue.push(sequence)
+        outline.started.append(sequence)
+        outline.add(sequence, chunk(sequence.num_computed, sequence.num_pending, outline.budget), copy)
 
     def _fits(self, sequence: Sequence, match: PrefixMatch) -> bool:
         has_slot = len(self._running) < self._max_running
         return has_slot and self._kv.num_taken(sequence, match) <= self._kv.pool.num_available
 
-    def _displace_bulk(self, sequence: Sequence, match: PrefixMatch, draft: _Draft) -> bool:
+    def _displace_bulk(self, sequence: Sequence, match: PrefixMatch, outline: Outline) -> bool:
         """Preempt bulk work, the latest first, if that makes room for a sequence that is not bulk."""
         if self._queue.gives_way(sequence):
             return False
@@ -219,27 +246,5 @@ class Scheduler:
         if not victims or self._kv.num_taken(sequence, match) > most:
             return False
         while victims and not self._fits(sequence, match):
-            self._preempt(victims.pop(), draft)
+            self._preempt(victims.pop(), outline)
         return self._fits(sequence, match)
-
-
-def _start(sequence: Sequence) -> SequenceStart:
-    return SequenceStart(
-        sequence_id=sequence.sequence_id,
-        choice=sequence.choice,
-        num_prompt=sequence.num_prompt,
-        token_ids=list(sequence.token_ids),
-        sampling=sequence.request.sampling,
-        is_first=sequence.num_preemptions == 0,
-    )
-
-
-def _step(sequence: Sequence, num_rows: int) -> SequenceStep:
-    end = sequence.num_computed + num_rows
-    return SequenceStep(
-        sequence_id=sequence.sequence_id,
-        start=sequence.num_computed,
-        token_ids=sequence.token_ids[sequence.num_computed : end],
-        block_table=list(sequence.blocks),
-        is_sampled=end == sequence.num_tokens,
-    )

@@ -74,9 +74,19 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt
 
     @property
+    def num_left(self) -> int:
+        """Tokens that it may still get."""
+        return self.request.sampling.max_tokens - self.num_output
+
+    @property
     def num_pending(self) -> int:
         """Tokens whose KV must be computed before the next token can be sampled."""
         return len(self.token_ids) - self.num_computed
+
+    @property
+    def computed_keys(self) -> list[bytes]:
+        """Keys of the full blocks whose KV is computed; none without a prefix cache."""
+        return [] if self.keys is None else self.keys.keys[: self.num_named]
 
     @property
     def is_decoding(self) -> bool:

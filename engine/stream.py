@@ -6,6 +6,7 @@ from engine.sampling import stop_token_ids
 from models.detokenizer import IncrementalDetokenizer
 from models.stop import StopStrings
 from models.tokenizer import Tokenizer
+from schemas.errors import ErrorBody
 from schemas.sampling import FinishReason, SamplingParams
 
 
@@ -15,6 +16,7 @@ class Accepted(msgspec.Struct, frozen=True):
     text: str
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    error: ErrorBody | None = None
 
 
 class ChoiceStream:

@@ -52,7 +52,10 @@ class GenerationOutput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine holds now, and what it has done since it was loaded. Sequences are choices of requests."""
+    """What the engine holds now, and what it has done since it was loaded. Sequences are choices of requests.
+
+    Of `num_draft_tokens` tokens that were guessed in `num_drafts` drafts, `num_accepted_tokens` were right.
+    """
 
     num_running: int
     num_waiting: int
@@ -66,3 +69,8 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     num_generated_tokens: int
     num_preemptions: int
     num_failed_steps: int
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_imported_blocks: int = 0
+    num_refused_imports: int = 0

@@ -12,6 +12,8 @@ def check_request(request: GenerationRequest, *, context_length: int, vocab_size
     """
     if not request.prompt_token_ids:
         raise InvalidValue("The prompt has no tokens.", param="prompt")
+    if request.sampling.structure is not None and request.sampling.ignore_eos:
+        raise InvalidValue("ignore_eos goes on after the end that the structure of the answer has.", param="ignore_eos")
     _check_tokens(request, vocab_size)
     _check_emitted(request)
     num_tokens = len(request.prompt_token_ids) + request.sampling.max_tokens

@@ -13,6 +13,7 @@ from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from headrace.groups import RoleGroup
 from runtime.kafka import make_admin, make_consumer, running
+from runtime.reading import read_up_to
 from runtime.topics import Extent, find_extents
 from schemas.settings import KafkaSettings
 
@@ -20,6 +21,8 @@ from schemas.settings import KafkaSettings
 _COUNTED_UP_TO = 10_000
 _FETCH_MAX_WAIT_MS = 20
 _POLL_MS = 20
+# The ends are those of committed records, so nothing but the broker itself can hold the reading up.
+_PATIENCE_S = 15.0
 
 
 class PendingWork(msgspec.Struct, kw_only=True, frozen=True):
@@ -33,7 +36,11 @@ class PendingWork(msgspec.Struct, kw_only=True, frozen=True):
 async def pending_work(
     kafka: KafkaSettings, groups: Sequence[RoleGroup], counts: Mapping[str, int]
 ) -> list[PendingWork]:
-    """The pending work of each group and topic. `counts` gives the partitions of the topics that exist."""
+    """The pending work of each group and topic. `counts` gives the partitions of the topics that exist.
+
+    Raises:
+        BrokerUnavailable: what is not done cannot be read.
+    """
     partitions = [
         TopicPartition(topic, number)
         for group in groups
@@ -85,11 +92,8 @@ async def _count(consumer: Any, extents: Mapping[TopicPartition, Extent]) -> dic
     for tp, extent in extents.items():
         consumer.seek(tp, extent.start)
         consumer.resume(tp)
-    left = set(extents)
-    while left:
-        for tp, records in (await consumer.getmany(*left, timeout_ms=_POLL_MS)).items():
-            counted[tp] += sum(record.offset < extents[tp].end for record in records)
-        done = {tp for tp in left if await consumer.position(tp) >= extents[tp].end}
-        consumer.pause(*done)
-        left -= done
+    ends = {tp: extent.end for tp, extent in extents.items()}
+    async for records in read_up_to(consumer, ends, patience_s=_PATIENCE_S, poll_ms=_POLL_MS):
+        for record in records:
+            counted[TopicPartition(record.topic, record.partition)] += 1
     return counted

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own abbreviation
 
 import kernels.cpu.attention as cpu_attention
+import kernels.cpu.features as cpu_features
 import kernels.cpu.linear as cpu_linear
 import kernels.cpu.pointwise as cpu_pointwise
 import kernels.cpu.rows as cpu_rows
@@ -31,6 +32,12 @@ def _require_cpu(tensor: torch.Tensor, op: str) -> None:
         )
     if tensor.device.type != "cpu":
         raise KernelUnavailable(f"{op} runs on CPU tensors, not on {tensor.device.type!r}.")
+
+
+def numerics(tensor: torch.Tensor) -> str:
+    """Names the kind of device that a tensor is on: results are the same bits where this is the same."""
+    _require_cpu(tensor, "numerics")
+    return cpu_features.numerics()
 
 
 def pack_linear(weight: torch.Tensor) -> PackedLinear:

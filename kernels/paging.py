@@ -1,6 +1,7 @@
 """How keys and values lie in memory: the contract between the block manager, which only counts blocks, and kernels."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -72,6 +73,13 @@ class PagedCache:
         """The block of zeros."""
         return self.num_blocks
 
+    @property
+    def layout(self) -> str:
+        """Names the bytes of a block: arrangement, sizes and dtype."""
+        shape = self.shape
+        sizes = f"layers={shape.num_layers} kv_heads={shape.num_kv_heads} head_dim={shape.head_dim}"
+        return f"{LAYOUT} {sizes} {shape.dtype} {sys.byteorder}"
+
     def copy_block(self, source: int, destination: int) -> None:
         """Copy all layers of one block onto another."""
         self.storage[destination].copy_(self.storage[source])
@@ -80,6 +88,21 @@ class PagedCache:
         """Clear blocks that may hold numbers that are not finite."""
         for block in blocks:
             self.storage[block].zero_()
+
+    def read_block(self, block: int) -> bytes:
+        """The bytes of one block with all its layers."""
+        return self.storage[block].cpu().view(torch.uint8).numpy().tobytes()
+
+    def write_block(self, block: int, content: bytes | memoryview) -> None:
+        """Replace one block by what `read_block` gave, here or elsewhere."""
+        if len(content) != self.shape.block_bytes:
+            raise BadKernelInput(f"A block has {self.shape.block_bytes} bytes, not {len(content)}.")
+        numbers = torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
+        self.storage[block].copy_(numbers.view(self.shape.dtype).view(self.storage[block].shape))
+
+    def zero_row(self, block_table: Sequence[int], position: int) -> None:
+        """Clear one token of a sequence."""
+        self.storage[block_table[position // BLOCK_SIZE], :, :, :, position % BLOCK_SIZE].zero_()
 
 
 def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -31,13 +31,25 @@ class TokenValues:
 
 
 @dataclass(frozen=True, slots=True)
+class RowMasks:
+    """The tokens that some rows may have: no other has any probability. The token of a row that may have none is void.
+
+    rows: int64 `[n]`, each at most once; bits: int32 `[n, words]`, one bit for each token of the vocabulary, the lowest
+    first.
+    """
+
+    rows: torch.Tensor
+    bits: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingRows:
     """How each row's token is chosen. All `[rows]`: temperature, top_p, min_p float32, the others int64.
 
     Temperature 0 is greedy; top_p 1, top_k 0 and min_p 0 are off. The random numbers of a row depend on `seed`,
     `choice` and `index` alone.
 
-    Applied in this order: `repetition` (divides positive logits and multiplies negative ones), `penalties`
+    Applied in this order: `masks`, `repetition` (divides positive logits and multiplies negative ones), `penalties`
     (subtracted), `bias` (added), `banned` (values unused), temperature, min_p, top_k, top_p.
 
     `logprob_rows` are rows whose logprobs are wanted, with the `num_top` likeliest tokens. Which of several equal ones
@@ -55,13 +67,15 @@ class SamplingRows:
     penalties: TokenValues
     bias: TokenValues
     banned: TokenValues
+    masks: RowMasks | None = None
     logprob_rows: list[int] = field(default_factory=list)
     num_top: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowLogprobs:
-    """Natural logarithms of the model's own distribution, before penalties and temperature.
+    """Natural logarithms of the model's own distribution, before penalties and temperature. In a masked row it is that
+    of the tokens which the mask allows; all others have -inf.
 
     `rows` int64 `[n]`; `chosen` float32 `[n]`; `top_token_ids` int64 and `top` float32 `[n, num_top]`, likeliest first.
     """

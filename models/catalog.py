@@ -35,6 +35,15 @@ def open_model(name: str, path: str = DEFAULT_MODEL_PATH) -> LoadedModel:
     Takes about 0.2 s for the default model. ModelFileError, with the remedy, if it is missing, damaged or unsupported.
     """
     file = GGUFFile.open(resolve_path(path))
+    try:
+        return _loaded(name, file)
+    except ModelFileError as error:
+        if str(file.path) in error.message:
+            raise
+        raise ModelFileError(f"{file.path}: {error.message}") from error
+
+
+def _loaded(name: str, file: GGUFFile) -> LoadedModel:
     vocabulary = Vocabulary.from_gguf(file)
     template = _template(file, vocabulary)
     return LoadedModel(

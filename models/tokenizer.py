@@ -95,6 +95,14 @@ class Tokenizer:
             known = self._bytes[token_id] = _token_bytes(self.vocabulary, token_id)
         return known
 
+    def spelled_prefix(self, text: str) -> str:
+        """The longest beginning of `text` that the vocabulary has tokens for: all of it, for most texts."""
+        if not text.encode().translate(None, self._spelled_bytes):
+            return text
+        spelled = frozenset(self._spelled_bytes)
+        end = next(place for place, char in enumerate(text) if not spelled.issuperset(char.encode()))
+        return text[:end]
+
     def fewest_tokens(self, text: str) -> int:
         """A lower bound of the tokens in `text` that costs no encoding, to refuse what cannot fit a context."""
         return -(-len(text) // self._longest_token)

@@ -8,6 +8,8 @@ from pipeline.history import SessionHistory
 from pipeline.intake import Intake
 from pipeline.stage import Stage
 from pipeline.tokenize import PromptPool
+from pipeline.turn_claims import TurnClaims
+from runtime.claims import ClaimStore
 from runtime.storage import ObjectStore
 from schemas.names import LANES, Names
 from schemas.settings import Settings
@@ -20,7 +22,7 @@ def build_app(
     names = Names(settings.topics.namespace, settings.topics.generation)
     app = KafkaApp(names.pipeline_group, settings.kafka, fail=fail)
     history = SessionHistory(storage, max_turns=settings.pipeline.cached_session_turns)
-    stage = Stage(settings, pool, history)
+    stage = Stage(settings, pool, history, TurnClaims(ClaimStore(storage), names, pool))
     intake = app.work = Intake(settings, stage, app.send_record, brake=app, fail=fail)
 
     @app.agent(app.raw_topic(*(names.turns(lane) for lane in LANES)), name="turns")

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from pipeline.structured import AskedStructure, asked_structure
 from schemas.envelope import ModelHashes
 from schemas.errors import ContextTooLong, InvalidValue
 from schemas.requests import ChatRequest, CompletionRequest, Message
@@ -19,7 +20,8 @@ class ModelFacts(msgspec.Struct, kw_only=True, frozen=True):
 class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True, array_like=True, tag="chat"):
     """To be built by the chat template: `messages` follow `history`, the exact ids of the session's earlier turns.
 
-    `now_ms` is the request's time (milliseconds since the epoch), for templates that write the date.
+    `now_ms` is the request's time (milliseconds since the epoch), for templates that write the date. `asked` is what
+    the answer must be, to be compiled on the way: whether it can be enforced is known before it runs.
     """
 
     model: str
@@ -27,6 +29,7 @@ class ChatPrompt(msgspec.Struct, kw_only=True, frozen=True, array_like=True, tag
     history: list[int]
     max_prompt_tokens: int
     now_ms: int
+    asked: AskedStructure | None = None
 
 
 class TextPrompt(msgspec.Struct, kw_only=True, frozen=True, array_like=True, tag="text"):
@@ -36,6 +39,15 @@ class TextPrompt(msgspec.Struct, kw_only=True, frozen=True, array_like=True, tag
     text: str
     history: list[int]
     max_prompt_tokens: int
+    asked: AskedStructure | None = None
+
+
+class TokenPrompt(msgspec.Struct, kw_only=True, frozen=True, array_like=True, tag="tokens"):
+    """Built already, but the structure of the answer is to be compiled."""
+
+    model: str
+    token_ids: list[int]
+    asked: AskedStructure
 
 
 class GivenPrompt(msgspec.Struct, kw_only=True, frozen=True):
@@ -44,7 +56,7 @@ class GivenPrompt(msgspec.Struct, kw_only=True, frozen=True):
     token_ids: list[int]
 
 
-PromptJob = ChatPrompt | TextPrompt
+PromptJob = ChatPrompt | TextPrompt | TokenPrompt
 
 
 def generation_request(turn: Turn) -> ChatRequest | CompletionRequest:
@@ -62,9 +74,12 @@ def assemble(turn: Turn, history: list[int], facts: ModelFacts) -> PromptJob | G
     """What makes the prompt of a turn after `history`, the token ids of its session's earlier turns.
 
     Raises:
-        InvalidValue: the client's own token ids are none, or are not in the vocabulary.
+        InvalidValue: the client's own token ids are none, or are not in the vocabulary; or what it says of the answer's
+            structure contradicts itself.
+        RequestTooLarge: that structure is too large.
     """
     request = generation_request(turn)
+    asked = asked_structure(request)
     # One token of the context is for the answer.
     limit = facts.context_length - 1
     if isinstance(request, ChatRequest):
@@ -74,10 +89,15 @@ def assemble(turn: Turn, history: list[int], facts: ModelFacts) -> PromptJob | G
             history=history,
             max_prompt_tokens=limit,
             now_ms=turn.envelope.accepted_at_ms,
+            asked=asked,
         )
     if isinstance(request.prompt, str):
-        return TextPrompt(model=request.model, text=request.prompt, history=history, max_prompt_tokens=limit)
-    return GivenPrompt(token_ids=history + _in_vocabulary(request.prompt, facts.vocab_size))
+        text = request.prompt
+        return TextPrompt(model=request.model, text=text, history=history, max_prompt_tokens=limit, asked=asked)
+    token_ids = history + _in_vocabulary(request.prompt, facts.vocab_size)
+    if asked is not None:
+        return TokenPrompt(model=request.model, token_ids=token_ids, asked=asked)
+    return GivenPrompt(token_ids=token_ids)
 
 
 def answer_tokens(

@@ -1,24 +1,16 @@
 """The token ids of a session's earlier turns, from immutable objects that point to their parents."""
 
 import asyncio
-import random
 from array import array
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
-from runtime.logging import get_logger
+from runtime.patience import Patience
 from schemas.codec import SESSION_TURN
-from schemas.errors import MalformedRecord, ObjectMissing, SessionUnavailable, StorageUnavailable
+from schemas.errors import MalformedRecord, ObjectMissing, SessionUnavailable
 from schemas.sessions import SessionTurn
 from schemas.turns import Turn
-
-log = get_logger(__name__)
-
-_FIRST_DELAY_S = 0.2
-_MAX_DELAY_S = 5.0
-# Of the delay, so that the stages of all processes do not come back to a recovering storage in step.
-_JITTER = 0.5
 
 
 class Reader(Protocol):
@@ -48,14 +40,13 @@ class SessionHistory:
     ) -> None:
         self._storage = storage
         self._max_turns = max_turns
-        self._sleep = sleep
+        self._patience = Patience(sleep=sleep)
         self._links: OrderedDict[str, _Link] = OrderedDict()
-        self._num_waiting = 0
 
     @property
     def num_waiting(self) -> int:
         """How many turns wait for a storage that does not answer."""
-        return self._num_waiting
+        return self._patience.num_waiting
 
     async def token_ids(self, turn: Turn, *, tokenizer_hash: str) -> list[int]:
         """The ids of all turns before this one, in order; empty where there is none.
@@ -84,23 +75,10 @@ class SessionHistory:
         return link
 
     async def _read(self, key: str) -> bytes:
-        delay_s = _FIRST_DELAY_S
-        while True:
-            try:
-                return await self._storage.get(key)
-            except ObjectMissing as error:
-                raise SessionUnavailable(f"the session's earlier turn {key!r} is gone; start a new session") from error
-            except StorageUnavailable as error:
-                log.warning("storage_unavailable", object=key, error=error.message, retry_in_s=delay_s)
-            await self._wait(delay_s * (1 - _JITTER * random.random()))  # noqa: S311 - spreads load, keeps no secret
-            delay_s = min(delay_s * 2, _MAX_DELAY_S)
-
-    async def _wait(self, delay_s: float) -> None:
-        self._num_waiting += 1
         try:
-            await self._sleep(delay_s)
-        finally:
-            self._num_waiting -= 1
+            return await self._patience.of(lambda: self._storage.get(key), about=key)
+        except ObjectMissing as error:
+            raise SessionUnavailable(f"the session's earlier turn {key!r} is gone; start a new session") from error
 
 
 def _link_of(key: str, data: bytes) -> _Link:

@@ -15,8 +15,10 @@ import msgspec
 
 from models.catalog import LoadedModel, open_model
 from models.prompt import Prompt, build_prompt, completion_prompt, continue_prompt
-from pipeline.context import ChatPrompt, ModelFacts, PromptJob, TextPrompt
-from pipeline.prompt_wire import JOBS, Built, Ready, Refused, framed, read_frame
+from models.structured import StructureCompiler
+from pipeline.claimed import ClaimedBody, read_body
+from pipeline.context import ChatPrompt, ModelFacts, PromptJob, TextPrompt, TokenPrompt
+from pipeline.prompt_wire import JOBS, Built, Job, Read, Ready, Refused, framed, read_frame
 from schemas.errors import ErrorBody, HeadraceError
 from schemas.requests import Message
 
@@ -33,11 +35,12 @@ def serve(connection: socket.socket, models: Mapping[str, str], time_limit_s: fl
         except HeadraceError as error:
             connection.sendall(framed(Refused(error.body)))
             return
+        compilers = {name: StructureCompiler(model.tokenizer) for name, model in loaded.items()}
         connection.sendall(framed(Ready({name: facts_of(model) for name, model in loaded.items()})))
         while (body := read_frame(stream)) is not None:
             job = JOBS.decode(body)
             signal.setitimer(signal.ITIMER_REAL, time_limit_s)
-            answer = answer_of(job, loaded[job.model])
+            answer = answer_of(job, loaded[job.model], compilers[job.model])
             signal.setitimer(signal.ITIMER_REAL, 0)
             connection.sendall(framed(answer))
 
@@ -51,12 +54,23 @@ def facts_of(model: LoadedModel) -> ModelFacts:
     )
 
 
-def answer_of(job: PromptJob, model: LoadedModel) -> Built | Refused:
-    """Build one prompt; an error of the request becomes the answer."""
+def answer_of(job: Job, model: LoadedModel, compiler: StructureCompiler) -> Built | Read | Refused:
+    """Build one prompt, and see whether its answer can be held to its structure; an error of the request becomes the
+    answer."""
     try:
-        return Built((_chat(job, model) if isinstance(job, ChatPrompt) else _text(job, model)).token_ids)
+        if isinstance(job, ClaimedBody):
+            return Read(read_body(job, model.tokenizer))
+        if job.asked is not None:
+            compiler.compile(job.asked.structure, param=job.asked.param)
+        return Built(_prompt(job, model).token_ids)
     except HeadraceError as error:
         return Refused(_named_after(job, error.body))
+
+
+def _prompt(job: PromptJob, model: LoadedModel) -> Prompt:
+    if isinstance(job, TokenPrompt):
+        return Prompt(job.token_ids)
+    return _chat(job, model) if isinstance(job, ChatPrompt) else _text(job, model)
 
 
 def _chat(job: ChatPrompt, model: LoadedModel) -> Prompt:
@@ -79,7 +93,7 @@ def _as_template_sees(message: Message) -> dict[str, Any]:
     return {"role": message.role, "content": message.text, **named}
 
 
-def _named_after(job: PromptJob, error: ErrorBody) -> ErrorBody:
+def _named_after(job: Job, error: ErrorBody) -> ErrorBody:
     """The error with `param` as the field is called in this kind of request."""
     is_misnamed = isinstance(job, TextPrompt) and error.param == "messages"
     return msgspec.structs.replace(error, param="prompt") if is_misnamed else error

@@ -7,22 +7,15 @@ from collections.abc import Mapping
 
 from pipeline.context import ModelFacts
 from pipeline.prompt_wire import ANSWERS, LENGTH, Answer, Refused
-from schemas.errors import (
-    ContextTooLong,
-    ErrorBody,
-    HeadraceError,
-    InvalidValue,
-    ModelFileError,
-    PromptFault,
-    RequestError,
-)
+from schemas.errors import ErrorBody, HeadraceError, ModelFileError, PromptFault, RequestError
 
 _END_TIMEOUT_S = 2.0
+# The default model takes 0.3 s, a vocabulary of 262,144 tokens some 3 s; a network folder may be slow.
+_LOAD_TIMEOUT_S = 120.0
 
 # What a child may answer, by the code that travels.
-_ERRORS: dict[str, type[HeadraceError]] = {
-    kind.code: kind for kind in (InvalidValue, ContextTooLong, RequestError, ModelFileError)
-}
+_KINDS: list[type[HeadraceError]] = [RequestError, *RequestError.__subclasses__(), ModelFileError]
+_ERRORS = {kind.code: kind for kind in _KINDS}
 
 
 def error_of(body: ErrorBody) -> HeadraceError:
@@ -70,9 +63,16 @@ class PromptProcess:
 
         Raises:
             ModelFileError: one cannot be loaded.
-            PromptFault: the process died first.
+            PromptFault: the process died first, or was ended because it took too long.
         """
-        answer = await self.answer()
+        try:
+            answer = await asyncio.wait_for(self.answer(), _LOAD_TIMEOUT_S)
+        except TimeoutError:
+            await self.end()
+            raise PromptFault(
+                f"the process that builds prompts did not load its models in {_LOAD_TIMEOUT_S:g} s; is their disk or "
+                "network folder slow, or the machine out of memory?"
+            ) from None
         if isinstance(answer, Refused):
             raise error_of(answer.error)
         if answer is None:

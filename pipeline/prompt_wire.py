@@ -5,8 +5,10 @@ from typing import BinaryIO
 
 import msgspec
 
+from pipeline.claimed import ClaimedBody
 from pipeline.context import ModelFacts, PromptJob
 from schemas.errors import ErrorBody
+from schemas.requests import ChatRequest, CompletionRequest
 
 # A frame is the length of its body, four bytes in network order, and the body.
 LENGTH = struct.Struct(">I")
@@ -24,20 +26,27 @@ class Built(msgspec.Struct, array_like=True, tag="built"):
     token_ids: list[int]
 
 
+class Read(msgspec.Struct, array_like=True, tag="read"):
+    """A request that was put together."""
+
+    request: ChatRequest | CompletionRequest
+
+
 class Refused(msgspec.Struct, array_like=True, tag="refused"):
-    """The error that building a prompt, or loading the models, ended in."""
+    """The error that a job, or loading the models, ended in."""
 
     error: ErrorBody
 
 
-Answer = Ready | Built | Refused
+Job = PromptJob | ClaimedBody
+Answer = Ready | Built | Read | Refused
 
-JOBS: msgspec.msgpack.Decoder[PromptJob] = msgspec.msgpack.Decoder(PromptJob)
+JOBS: msgspec.msgpack.Decoder[Job] = msgspec.msgpack.Decoder(Job)
 ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 _encoder = msgspec.msgpack.Encoder()
 
 
-def framed(message: PromptJob | Answer) -> bytes:
+def framed(message: Job | Answer) -> bytes:
     """The frame of a message."""
     body = _encoder.encode(message)
     return LENGTH.pack(len(body)) + body

@@ -2,6 +2,7 @@
 
 import hashlib
 
+from pipeline.structured import asked_structure
 from schemas.errors import InvalidValue
 from schemas.requests import ChatRequest, CompletionRequest
 from schemas.sampling import SamplingParams
@@ -19,7 +20,9 @@ def sampling_params(
 
     Raises:
         InvalidValue: fields contradict each other, or name tokens outside the vocabulary.
+        RequestTooLarge: the structure of the answer is too large.
     """
+    asked = asked_structure(request)
     min_tokens = request.min_tokens or 0
     if min_tokens > max_tokens:
         raise InvalidValue(f"min_tokens {min_tokens} is more than the {max_tokens} tokens allowed", param="min_tokens")
@@ -40,6 +43,7 @@ def sampling_params(
         stop=_stop_strings(request.stop),
         stop_token_ids=_in_vocabulary(request.stop_token_ids or [], vocab_size),
         ignore_eos=request.ignore_eos,
+        structure=asked.structure if asked else None,
     )
 
 

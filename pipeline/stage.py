@@ -7,6 +7,7 @@ from pipeline.history import SessionHistory
 from pipeline.refuse import STAGE, refusal, unknown_model
 from pipeline.sampling import sampling_params
 from pipeline.tokenize import PromptPool
+from pipeline.turn_claims import TurnClaims
 from runtime.logging import bound, get_logger
 from runtime.metrics import RECORDS_REFUSED, STAGE_SECONDS
 from schemas.batches import Member, Sequence
@@ -23,16 +24,17 @@ log = get_logger(__name__)
 class Stage:
     """Turns to members of batches. Keeps no state of its own: any process may do any turn, and again."""
 
-    def __init__(self, settings: Settings, pool: PromptPool, history: SessionHistory) -> None:
+    def __init__(self, settings: Settings, pool: PromptPool, history: SessionHistory, claims: TurnClaims) -> None:
         self._models = settings.models
         self._default_max_tokens = settings.pipeline.default_max_tokens
         self._pool = pool
         self._history = history
+        self._claims = claims
 
     @property
     def num_waiting(self) -> int:
         """How many turns wait for an object storage that does not answer."""
-        return self._history.num_waiting
+        return self._history.num_waiting + self._claims.num_waiting
 
     async def member(self, turn: Turn, lane: Lane) -> Member:
         """The sequence of a turn; whatever goes wrong with it becomes its refusal."""
@@ -49,8 +51,10 @@ class Stage:
         return refusal(turn, error)
 
     async def _sequence(self, turn: Turn, lane: Lane) -> Sequence:
+        facts = await self._facts(generation_request(turn).model)
+        # One token of the context is for the answer.
+        turn = await self._claims.whole(turn, max_prompt_tokens=facts.context_length - 1, lane=lane)
         request = generation_request(turn)
-        facts = await self._facts(request.model)
         with STAGE_SECONDS.labels("context").time():
             history = await self._history.token_ids(turn, tokenizer_hash=facts.hashes.tokenizer)
             job = assemble(turn, history, facts)
@@ -63,7 +67,7 @@ class Stage:
             context_length=facts.context_length,
         )
         is_chat = isinstance(request, ChatRequest)
-        return Sequence(
+        sequence = Sequence(
             envelope=_numbered(turn),
             model=request.model,
             hashes=facts.hashes,
@@ -79,6 +83,7 @@ class Stage:
             parent=turn.base.object if turn.base else None,
             messages=request.messages if isinstance(request, ChatRequest) and turn.envelope.session else [],
         )
+        return await self._claims.fitting(sequence)
 
     async def _facts(self, model: str) -> ModelFacts:
         """What is known of a model, with the context that the settings leave of it."""

@@ -7,13 +7,16 @@ again elsewhere. Several requests are on their way to a child at once, so that i
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
+from pipeline.claimed import ClaimedBody
 from pipeline.context import ModelFacts, PromptJob
 from pipeline.prompt_process import PromptProcess, error_of
-from pipeline.prompt_wire import Built, Refused, framed
+from pipeline.prompt_wire import Built, Job, Read, Refused, framed
 from runtime.logging import get_logger
 from schemas.errors import HeadraceError, PromptFault
 from schemas.names import LANES, Lane
+from schemas.served import ServedRequest
 
 log = get_logger(__name__)
 
@@ -27,21 +30,21 @@ _TIME_LIMIT_S = 30.0
 
 
 class _Call:
-    """One request for a prompt, until it is answered."""
+    """One job for a child, until it is answered."""
 
-    def __init__(self, job: PromptJob, lane: Lane) -> None:
+    def __init__(self, job: Job, lane: Lane) -> None:
         self.frame = framed(job)
         self.lane = lane
         self.num_deaths = 0
-        self.prompt: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Built | Read] = asyncio.get_running_loop().create_future()
 
     def fail(self, error: HeadraceError) -> None:
-        if not self.prompt.done():
-            self.prompt.set_exception(error)
+        if not self.answer.done():
+            self.answer.set_exception(error)
 
-    def succeed(self, token_ids: list[int]) -> None:
-        if not self.prompt.done():
-            self.prompt.set_result(token_ids)
+    def succeed(self, answer: Built | Read) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
 
 
 class _Waiting:
@@ -65,7 +68,7 @@ class _Waiting:
             calls = self._lanes[lane]
             while calls:
                 call = calls.popleft()
-                if not call.prompt.done():
+                if not call.answer.done():
                     return call
         return None
 
@@ -132,10 +135,19 @@ class PromptPool:
             RequestError: no prompt can be built from this request.
             PromptFault: building it killed its process, twice.
         """
+        answer = await self._answer(job, lane)
+        return answer.token_ids if isinstance(answer, Built) else _unexpected(answer)
+
+    async def read(self, job: ClaimedBody, *, lane: Lane = "interactive") -> ServedRequest:
+        """A request whose heavy fields lie in an object. Raises as `build` does."""
+        answer = await self._answer(job, lane)
+        return answer.request if isinstance(answer, Read) else _unexpected(answer)
+
+    async def _answer(self, job: Job, lane: Lane) -> Built | Read:
         call = _Call(job, lane)
         self._waiting.put(call)
         self._dispatch()
-        return await call.prompt
+        return await call.answer
 
     async def _all_started(self) -> None:
         for place in self._places:
@@ -165,8 +177,8 @@ class PromptPool:
     async def _hear(self, place: "_Place", process: PromptProcess) -> None:
         while (answer := await process.answer()) is not None:
             call = place.unanswered.popleft()
-            if isinstance(answer, Built):
-                call.succeed(answer.token_ids)
+            if isinstance(answer, Built | Read):
+                call.succeed(answer)
             elif isinstance(answer, Refused):
                 call.fail(error_of(answer.error))
             self._dispatch()
@@ -187,6 +199,10 @@ class PromptPool:
             if not free or (call := self._waiting.take()) is None:
                 return
             min(free, key=lambda place: len(place.unanswered)).send(call)
+
+
+def _unexpected(answer: Built | Read) -> NoReturn:
+    raise PromptFault(f"the process that builds prompts has answered another question: {type(answer).__name__}")
 
 
 class _Place:

@@ -71,7 +71,7 @@ def _parse(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # besides its own: no UTF-8, numbers of too many digits, depth
         raise SettingsError(f"the settings file {path} is not valid TOML: {error}") from error
 
 

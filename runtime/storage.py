@@ -91,8 +91,8 @@ class ObjectStore:
 
         return await self._run(put)
 
-    async def get(self, key: str) -> bytes:
-        """Read one object whole.
+    async def get(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        """Read one object whole; of one that is larger than `max_bytes`, one byte more than that.
 
         Raises:
             ObjectMissing: there is none of this name.
@@ -101,7 +101,7 @@ class ObjectStore:
         def read() -> bytes:
             response = self._client.get_object(self._bucket, key)
             try:
-                return response.read()
+                return response.read() if max_bytes is None else _read_at_most(response, max_bytes + 1)
             finally:
                 response.close()
                 response.release_conn()
@@ -114,6 +114,13 @@ class ObjectStore:
             lambda: [item.object_name for item in self._client.list_objects(self._bucket, prefix, recursive=True)]
         )
         return sorted(key for key in found if key is not None)
+
+    async def folders(self, prefix: str) -> list[str]:
+        """What lies directly below a prefix and has more below it, sorted; each ends with a slash, as `prefix` does."""
+        found = await self._run(
+            lambda: [item.object_name for item in self._client.list_objects(self._bucket, prefix) if item.is_dir]
+        )
+        return sorted(folder for folder in found if folder is not None)
 
     async def delete(self, key: str) -> None:
         """Remove one object; one that is not there is no error."""
@@ -132,3 +139,11 @@ class ObjectStore:
             raise StorageUnavailable(f"object storage refused the call: {error.code}: {error.message}") from error
         except (urllib3.exceptions.HTTPError, InvalidResponseError, ServerError, OSError) as error:
             raise StorageUnavailable(f"object storage does not answer: {error}") from error
+
+
+def _read_at_most(response: urllib3.BaseHTTPResponse, num_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    while num_bytes > 0 and (part := response.read(num_bytes)):
+        parts.append(part)
+        num_bytes -= len(part)
+    return b"".join(parts)

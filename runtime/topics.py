@@ -115,8 +115,18 @@ async def partition_counts(kafka: KafkaSettings, names: Sequence[str]) -> dict[s
 
 async def count_partitions(admin: Any, names: Sequence[str]) -> dict[str, int]:
     """The same, over an admin client that is connected already."""
-    described = await admin.describe_topics(list(names)) if names else []
-    return {topic["topic"]: len(topic["partitions"]) for topic in described if topic["error_code"] == _OK}
+    described = await described_topics(admin, names)
+    return {name: len(topic["partitions"]) for name, topic in described.items() if topic["error_code"] == _OK}
+
+
+async def described_topics(admin: Any, names: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """Those of the topics that exist, by name, as the broker describes them.
+
+    All topics are asked for: whoever names one in aiokafka's version of the request creates it, where the broker has
+    `auto.create.topics.enable` (which is on by default), with the broker's settings and not with ours.
+    """
+    wanted = set(names)
+    return {topic["topic"]: topic for topic in await admin.describe_topics() if topic["topic"] in wanted}
 
 
 async def find_extents(consumer: Any, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
@@ -173,12 +183,17 @@ async def _configs(admin: Any, specs: Sequence[TopicSpec]) -> dict[str, dict[str
 async def _wait_visible(admin: Any, names: Sequence[str]) -> None:
     try:
         async with asyncio.timeout(_VISIBLE_WITHIN_S):
-            while not all(_has_leaders(topic) for topic in await admin.describe_topics(list(names))):  # noqa: ASYNC110
-                await asyncio.sleep(_VISIBLE_POLL_S)  # (polled, since the broker sends no event)
+            while not await _are_visible(admin, names):  # noqa: ASYNC110 (polled, since the broker sends no event)
+                await asyncio.sleep(_VISIBLE_POLL_S)
     except TimeoutError:
         raise BrokerUnavailable(
             f"topics were created, but some have no leader after {_VISIBLE_WITHIN_S:g} s; are all brokers up?"
         ) from None
+
+
+async def _are_visible(admin: Any, names: Sequence[str]) -> bool:
+    found = await described_topics(admin, names)
+    return all(name in found and _has_leaders(found[name]) for name in names)
 
 
 def _has_leaders(topic: Mapping[str, Any]) -> bool:

@@ -39,8 +39,13 @@ def channels(names: Names) -> list[Channel]:
         Channel(name="tokens", topic=names.tokens, records=TOKENS, writers=["worker"], followers=["worker"]),
         Channel(name="results", topic=names.results, records=RESULTS, writers=["gate", "worker"], members=["gate"]),
         Channel(name="sessions", topic=names.sessions, records=SESSIONS, writers=["gate"], followers=["gate"]),
-        # No role reads it yet: cancellation comes with its issue.
-        Channel(name="control", topic=names.control, records=CONTROL, written_by_clients=True),
+        Channel(
+            name="control",
+            topic=names.control,
+            records=CONTROL,
+            followers=["gate", "worker"],
+            written_by_clients=True,
+        ),
         Channel(name="models", topic=names.models, records=MODELS, writers=["worker"]),
         Channel(name="dead-letters", topic=names.dead_letters, records=DEAD_LETTERS, writers=["gate", "worker"]),
     ]

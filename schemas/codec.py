@@ -12,6 +12,8 @@ import msgspec
 from schemas.batches import Batch
 from schemas.control import Cancel, DeadLetter, ModelAnnouncement
 from schemas.errors import InvalidValue, MalformedRecord
+from schemas.foreign import advice_on
+from schemas.integers import integer_reader
 from schemas.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
 from schemas.results import ResultRecord
 from schemas.sessions import SessionRecord, SessionTurn
@@ -39,6 +41,7 @@ _ENVELOPE_ONLY = frozenset({"kind", "schema"})
 _KNOWN_FIELDS = {
     known: _ENVELOPE_ONLY | {field.encode_name for field in msgspec.structs.fields(known)} for known in _KINDS.values()
 }
+_INTEGERS = {known: integer_reader(known) for known in _KINDS.values()}
 
 
 class DecodedRequest(NamedTuple):
@@ -55,11 +58,19 @@ def decode_request(value: bytes | None) -> DecodedRequest:
         MalformedRecord: the bytes are no JSON object.
         InvalidValue: a field is missing, unknown in kind, or has a wrong type or value; `param` is its path.
     """
-    fields = _decode_object(value)
+    return decode_body(_decode_object(value))
+
+
+def decode_body(fields: dict[str, Any]) -> DecodedRequest:
+    """Decode the body of a request from the members of its JSON object. With a claim, some may be in its object.
+
+    Raises:
+        InvalidValue: as `decode_request`.
+    """
     kind = _request_type(fields)
     # `kind` is set to what was inferred, so that the typed decoding below never has to guess.
     tag = next(name for name, known in _KINDS.items() if known is kind)
-    request = _checked(lambda: msgspec.convert({**fields, "kind": tag}, type=kind))
+    request = _checked(lambda: msgspec.convert({**_INTEGERS[kind](fields), "kind": tag}, type=kind))
     known = _KNOWN_FIELDS[kind]
     return DecodedRequest(request, {name: value for name, value in fields.items() if name not in known})
 
@@ -67,7 +78,10 @@ def decode_request(value: bytes | None) -> DecodedRequest:
 def _decode_object(value: bytes | None) -> dict[str, Any]:
     if not value:
         raise MalformedRecord("the record has no value; a request is a JSON object with `model` and `messages`")
-    decoded = _parsed(lambda: msgspec.json.decode(value))
+    try:
+        decoded = _parsed(lambda: msgspec.json.decode(value))
+    except MalformedRecord as error:
+        raise MalformedRecord(error.message + advice_on(value)) from error
     if not isinstance(decoded, dict):
         raise MalformedRecord(f"a request is a JSON object, this is a JSON {_json_kind(decoded)}")
     return decoded
@@ -77,11 +91,16 @@ def _request_type(fields: dict[str, Any]) -> type[ChatRequest | CompletionReques
     kind = fields.get("kind")
     if kind is None:
         found = next((known for field, known in _TELLING_FIELDS.items() if field in fields), None)
+        if found is None and fields.get("claim") is not None:
+            raise InvalidValue(f"a request with a claim says its `kind`: {', '.join(_KINDS)}", param="kind")
         if found is None:
             raise InvalidValue("a request needs `messages` (chat), `prompt` (completion) or `input` (embedding)")
         return found
     if not isinstance(kind, str) or kind not in _KINDS:
         raise InvalidValue(f"`kind` is one of {', '.join(_KINDS)}", param="kind")
+    needed = next(field for field, known in _TELLING_FIELDS.items() if known is _KINDS[kind])
+    if needed not in fields and fields.get("claim") is None:
+        raise InvalidValue(f"a request of kind {kind} needs `{needed}`", param=needed)
     return _KINDS[kind]
 
 

@@ -4,16 +4,26 @@ from typing import Literal
 
 import msgspec
 
-from schemas.envelope import DEFAULT_TENANT, Identifier, ModelHashes
+from schemas.envelope import DEFAULT_TENANT, Identifier, ModelHashes, RecordKey
 from schemas.errors import ErrorBody
 
 
 class Cancel(msgspec.Struct, kw_only=True, tag_field="schema", tag="cancel/1", omit_defaults=True):
-    """Stop a request; the tenant must match. A request that has ended already stays as it ended."""
+    """Stop a request; tenant and session must be its own. A request that has ended already stays as it ended.
 
-    request_id: Identifier
+    It may stand in any partition under any key: who may end a request reads all of them. Ours stand under `key`.
+    `reason` becomes part of the result.
+    """
+
+    request_id: RecordKey
     tenant: Identifier = DEFAULT_TENANT
+    session: Identifier | None = None
     reason: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The canonical key of the request that is meant: with tenant and id it is who the request is."""
+        return self.session or self.request_id
 
 
 class ModelAnnouncement(msgspec.Struct, kw_only=True, tag_field="schema", tag="model/1", omit_defaults=True):

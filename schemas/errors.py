@@ -7,7 +7,9 @@ HeadraceError
 │   ├── UnknownModel        the request names a model that nobody serves
 │   ├── ContextTooLong      prompt + max_tokens do not fit the model's context
 │   ├── Unsupported         understood, but not served by this version
-│   ├── RequestTooLarge     does not fit a record of ours
+│   ├── RequestTooLarge     does not fit a record of ours, nor an object
+│   ├── ClaimMissing        the object that a record refers to is not there
+│   ├── ClaimDamaged        the object that a record refers to is not the one that was meant
 │   └── SessionUnavailable  the session's state is missing or too many turns wait
 ├── SettingsError           a setting is unknown, has a wrong type, or contradicts another
 ├── ModelFileError          weights or tokenizer are missing, damaged or of an unsupported kind
@@ -17,10 +19,11 @@ HeadraceError
 ├── ObjectMissing           object storage answers: there is no such object
 ├── RequestFailed           a client's request ended otherwise than completed; carries its result
 ├── NoAnswer                a client heard nothing of its request for too long (retriable)
+├── AlreadyEnded            a client's request had been sent before; its result is not kept any more
 ├── DeadlineExceeded        a request's time ran out before it ended; sent again it may end in time (retriable)
+├── RequestCancelled        somebody asked that the request stop
 ├── ModelChanged            a request was prepared for other weights or another tokenizer (retriable)
 ├── JournalDamaged          what was said of a request has a gap: it cannot go on
-├── ResultTooLarge          a result does not fit a record
 ├── PromptFault             building the prompt killed or hung its process, twice
 ├── Fenced                  another process owns the partition now; this one must let go
 └── EngineFault             a forward pass failed; says which requests it took with it
@@ -46,6 +49,12 @@ class ErrorBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     code: str
     param: str | None = None
 
+    def shortened(self) -> "ErrorBody":
+        """The same, short enough for any record: what a message quotes of a request may be as long as the request."""
+        return ErrorBody(
+            message=self.message[:1_000], type=self.type, code=self.code, param=self.param and self.param[:200]
+        )
+
 
 class HeadraceError(Exception):
     """Root of all our errors.
@@ -66,7 +75,7 @@ class HeadraceError(Exception):
     @property
     def body(self) -> ErrorBody:
         """The error as a client sees it."""
-        return ErrorBody(message=self.message, type=self.error_type, code=self.code, param=self.param)
+        return ErrorBody(message=self.message, type=self.error_type, code=self.code, param=self.param).shortened()
 
 
 class RequestError(HeadraceError):
@@ -107,9 +116,21 @@ class Unsupported(RequestError):
 
 
 class RequestTooLarge(RequestError):
-    """The request does not fit a record of ours."""
+    """The request does not fit a record of ours, or its object is larger than is read."""
 
     code = "request_too_large"
+
+
+class ClaimMissing(RequestError):
+    """There is no such object as a record refers to: it was never put, or was deleted."""
+
+    code = "claim_missing"
+
+
+class ClaimDamaged(RequestError):
+    """The object that a record refers to has another size, hash or content than the record says."""
+
+    code = "claim_damaged"
 
 
 class SessionUnavailable(RequestError):
@@ -176,12 +197,25 @@ class NoAnswer(HeadraceError):
     retriable = True
 
 
+class AlreadyEnded(HeadraceError):
+    """A request of this id has ended before, and its result is not kept any more."""
+
+    code = "already_ended"
+
+
 class DeadlineExceeded(HeadraceError):
     """The request's deadline passed before it ended."""
 
     code = "deadline_exceeded"
     error_type = "timeout_error"
     retriable = True
+
+
+class RequestCancelled(HeadraceError):
+    """The request was stopped by a record on `control`."""
+
+    code = "cancelled"
+    error_type = "cancelled_error"
 
 
 class ModelChanged(HeadraceError):
@@ -195,12 +229,6 @@ class JournalDamaged(HeadraceError):
     """Deltas of the request are missing from the log: it can neither go on nor begin again without a repeat."""
 
     code = "journal_damaged"
-
-
-class ResultTooLarge(HeadraceError):
-    """The result does not fit a record."""
-
-    code = "result_too_large"
 
 
 class PromptFault(HeadraceError):

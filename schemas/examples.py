@@ -6,6 +6,7 @@ They tell one story: request `0199c0de-…` is the second turn of session `alice
 
 import msgspec
 
+from schemas.claims import ClaimCheck
 from schemas.control import Cancel, DeadLetter, ModelAnnouncement
 from schemas.envelope import ModelHashes
 from schemas.errors import MalformedRecord
@@ -14,6 +15,7 @@ from schemas.results import DuplicateOf, Result, ResultChoice, Timings
 from schemas.sampling import SamplingParams
 from schemas.sessions import ParkedTurn, SessionState, SessionTurn, session_turn_key
 from schemas.settings import DEFAULT_MODEL
+from schemas.structured import JsonSchemaFormat, NamedSchema, StructuredOutputs
 from schemas.tokens import (
     Admitted,
     ChunkChoice,
@@ -42,6 +44,30 @@ _USAGE = Usage(prompt_tokens=6, completion_tokens=4, total_tokens=10, cached_tok
 
 CHAT = ChatRequest(id=_REQUEST, session=_SESSION, model=DEFAULT_MODEL, messages=[_QUESTION], max_tokens=64, ttl_s=120.0)
 COMPLETION = CompletionRequest(model=DEFAULT_MODEL, prompt="Once upon a time", priority_class="bulk", seed=7, stop="\n")
+STRUCTURED = ChatRequest(
+    model=DEFAULT_MODEL,
+    messages=[Message(role="user", content="Who wrote Emma, and when? Answer as JSON.")],
+    response_format=JsonSchemaFormat(
+        NamedSchema(
+            name="book",
+            schema={
+                "type": "object",
+                "properties": {"author": {"type": "string", "maxLength": 60}, "year": {"type": "integer"}},
+                "required": ["author", "year"],
+                "additionalProperties": False,
+            },
+        )
+    ),
+)
+CHOSEN = CompletionRequest(
+    model=DEFAULT_MODEL, prompt="The film was", structured_outputs=StructuredOutputs(choice=["good", "bad"])
+)
+_CLAIM = ClaimCheck(
+    object=f"headrace/claims/{_TENANT}/2026-01-01/{'9f86d081884c7d65' * 4}",
+    sha256="9f86d081884c7d65" * 4,
+    num_bytes=1_310_720,
+)
+CLAIMED_CHAT = ChatRequest(id=_REQUEST, model=DEFAULT_MODEL, max_tokens=64, claim=_CLAIM)
 EMBEDDING = EmbeddingRequest(model=DEFAULT_MODEL, input=["one text", "another"])
 
 DELTA = TokenDelta(
@@ -91,6 +117,7 @@ COMPLETED = Result(
     traceparent=_TRACEPARENT,
     timings=Timings(queue_ms=2.1, ttft_ms=61.5, total_ms=148.0, tokens_per_s=34.7),
 )
+CLAIMED = msgspec.structs.replace(COMPLETED, choices=[], messages=[], prompt_token_ids=[], claim=_CLAIM)
 FAILED = Result(
     id=f"chatcmpl-{_EARLIER}",
     object="chat.completion",
@@ -145,9 +172,9 @@ DEAD_LETTER = DeadLetter(
 )
 
 ALL: tuple[msgspec.Struct, ...] = (
-    CHAT, COMPLETION, EMBEDDING,
+    CHAT, STRUCTURED, CLAIMED_CHAT, COMPLETION, CHOSEN, EMBEDDING,
     DELTA, LAST_DELTA, TAKEOVER, ADMITTED, ENDED, RELEASED, REQUEUED,
-    COMPLETED, FAILED, DUPLICATE,
+    COMPLETED, CLAIMED, FAILED, DUPLICATE,
     STATE, PARKED, TURN_OBJECT,
     CANCEL, MODEL, DEAD_LETTER,
 )  # fmt: skip

@@ -66,6 +66,7 @@ def definitions(places: Sequence[PublishedRecords], ref_template: str) -> dict[s
         elif len(records.kinds) == 1:
             _let_the_tag_be_absent(records.kinds[0], found)
     _hold_to_base64(found)
+    _drop_discriminators(found)
     return found
 
 
@@ -86,9 +87,14 @@ def to_json(record: msgspec.Struct) -> dict[str, Any]:
 
 
 def _let_bodies_tell_their_kind(found: dict[str, JsonSchema]) -> None:
-    """Make `kind` optional, as it is on `requests`: without it the first field that is there decides."""
-    for place, (kind, _) in enumerate(_TOLD_BY):
+    """Make `kind` optional, as it is on `requests`: without it the first field that is there decides.
+
+    That field may be in the object of a claim; then `kind` is named.
+    """
+    for place, (kind, telling) in enumerate(_TOLD_BY):
         schema = found[kind.__name__]
+        named = {"claim": {"type": "object"}, "kind": {"const": kind.__struct_config__.tag}}
+        schema["anyOf"] = [{"required": [telling]}, {"required": ["claim", "kind"], "properties": named}]
         schema["required"].remove("kind")
         schema["properties"]["kind"]["enum"].append(None)
         if told_before := [field for _, field in _TOLD_BY[:place]]:
@@ -107,3 +113,11 @@ def _hold_to_base64(schema: Any) -> None:
         schema["pattern"] = _BASE64
     for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _hold_to_base64(inner)
+
+
+def _drop_discriminators(schema: Any) -> None:
+    """Leave OpenAPI's word for it out of unions: each member has its tag as an `enum`, and AsyncAPI takes a string."""
+    if isinstance(schema, dict) and "mapping" in schema.get("discriminator", {}):
+        del schema["discriminator"]
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _drop_discriminators(inner)

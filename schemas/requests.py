@@ -4,8 +4,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from schemas.claims import ClaimCheck
 from schemas.envelope import DEFAULT_TENANT, Identifier, PriorityClass
 from schemas.sampling import MAX_CHOICES, MAX_STOP_STRINGS, MAX_TOP_LOGPROBS
+from schemas.structured import ResponseFormat, StructuredOutputs
 
 MAX_PRIORITY = 100
 
@@ -36,7 +38,8 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RequestBase(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="kind"):
     """The envelope as the client writes it.
 
-    `ttl_s` counts from acceptance by the broker; `deadline_ms` is absolute broker time; the earlier one holds.
+    `ttl_s` counts from acceptance by the broker; `deadline_ms` is absolute broker time; the earlier one holds. With
+    `claim`, further fields of the body are members of a JSON object in object storage: any but these and `stream`.
     """
 
     id: Identifier | None = None
@@ -47,6 +50,7 @@ class RequestBase(msgspec.Struct, kw_only=True, omit_defaults=True, tag_field="k
     ttl_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
     deadline_ms: Annotated[int, msgspec.Meta(gt=0)] | None = None
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    claim: ClaimCheck | None = None
 
 
 class GenerationBase(RequestBase, kw_only=True, omit_defaults=True):
@@ -67,6 +71,8 @@ class GenerationBase(RequestBase, kw_only=True, omit_defaults=True):
     stop_token_ids: list[Annotated[int, msgspec.Meta(ge=0)]] | None = None
     min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     ignore_eos: bool = False
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
     stream: bool = True
     user: str | None = None
     metadata: dict[str, Any] | None = None
@@ -75,26 +81,26 @@ class GenerationBase(RequestBase, kw_only=True, omit_defaults=True):
 class ChatRequest(GenerationBase, kw_only=True, omit_defaults=True, tag="chat"):
     """OpenAI's /v1/chat/completions. In a session, `messages` are this turn's only: the log remembers the rest."""
 
-    messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
+    # (Like `prompt` and `input` below, absent only where it is in the object of a claim: `codec` sees to that.)
+    messages: Annotated[list[Message], msgspec.Meta(min_length=1)] = []
     max_completion_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
-    response_format: dict[str, Any] | None = None
 
 
 class CompletionRequest(GenerationBase, kw_only=True, omit_defaults=True, tag="completion"):
     """OpenAI's /v1/completions: a text or token ids to go on from."""
 
-    prompt: str | list[Annotated[int, msgspec.Meta(ge=0)]]
+    prompt: str | list[Annotated[int, msgspec.Meta(ge=0)]] = ""
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
 
 
 class EmbeddingRequest(RequestBase, kw_only=True, omit_defaults=True, tag="embedding"):
     """OpenAI's /v1/embeddings."""
 
-    input: str | list[str]
+    input: str | list[str] = ""
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
     encoding_format: Literal["float", "base64"] = "float"
 

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from schemas.envelope import DEFAULT_TENANT, ModelHashes, Status
+from schemas.claims import ClaimCheck
+from schemas.envelope import DEFAULT_TENANT, ModelHashes, Natural, Status
 from schemas.errors import ErrorBody
 from schemas.requests import Message
 from schemas.sampling import FinishReason, SamplingParams, TokenLogprob
@@ -39,7 +40,8 @@ class Result(msgspec.Struct, kw_only=True, tag_field="schema", tag="result/1", o
     """The terminal record of a request.
 
     A turn of a session also carries what its state object is made of: `turn`, `parent`, `messages`, and how many of
-    `prompt_token_ids` came from earlier turns.
+    `prompt_token_ids` came from earlier turns. With `claim` the result was too large for a record: `choices`,
+    `messages` and `prompt_token_ids` are members of a JSON object in object storage.
     """
 
     id: str
@@ -66,6 +68,7 @@ class Result(msgspec.Struct, kw_only=True, tag_field="schema", tag="result/1", o
     attempts: int = 1
     traceparent: str | None = None
     timings: Timings | None = None
+    claim: ClaimCheck | None = None
 
     @property
     def text(self) -> str:
@@ -82,7 +85,7 @@ class DuplicateOf(msgspec.Struct, kw_only=True, tag_field="schema", tag="duplica
 
     request_id: str
     tenant: str = DEFAULT_TENANT
-    result_offset: int | None = None
+    result_offset: Natural | None = None
     has_ended: bool = False
     session: str | None = None
 

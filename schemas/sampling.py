@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from schemas.structured import OutputStructure
+
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 MAX_STOP_STRINGS = 16
@@ -16,6 +18,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
 
     `temperature` 0 is greedy. `seed` is always set: where the client gave none it follows from the request id, so
     that every request can be replayed. `num_choices` is OpenAI's `n`. `top_logprobs` None returns no logprobs.
+    `structure` leaves only the tokens with which the text can still become what it asks for.
     """
 
     max_tokens: Annotated[int, msgspec.Meta(ge=1)]
@@ -34,6 +37,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=Tr
     stop_token_ids: list[int] = []
     min_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     ignore_eos: bool = False
+    structure: OutputStructure | None = None
 
 
 class TokenLogprob(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from schemas.envelope import ModelHashes, Status
+from schemas.envelope import ModelHashes, Natural, ObjectKey, Status
 from schemas.requests import Message
 
 
@@ -14,8 +14,8 @@ class SessionState(msgspec.Struct, kw_only=True, frozen=True, tag_field="schema"
 
     session: str
     tenant: str
-    turn: int = 0
-    object: str | None = None
+    turn: Natural = 0
+    object: ObjectKey | None = None
     running: str | None = None
     last_request: str | None = None
     outcome: Status | None = None
@@ -27,7 +27,7 @@ class ParkedTurn(msgspec.Struct, kw_only=True, frozen=True, tag_field="schema", 
     session: str
     tenant: str
     request_id: str
-    position: int
+    position: Natural
     lane: str
     turn: bytes
 

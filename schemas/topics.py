@@ -67,7 +67,7 @@ def registry(names: Names, topics: TopicsSettings, models: Iterable[str]) -> lis
         spec(names.tokens, key, "json", "token deltas and marks: the journal", path),
         spec(names.results, key, "json", "one terminal record a request", path),
         spec(names.sessions, "tenant/session", "json", "session states and parked turns", _compacted()),
-        spec(names.control, "request id", "json", "cancellations", path),
+        spec(names.control, key, "json", "cancellations", path),
         spec(names.models, "model", "json", "models that are served", _compacted()),
         spec(names.dead_letters, "original key", "json", "reproduction bundles", _kept(topics.dead_letter_hours)),
     ]

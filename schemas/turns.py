@@ -4,15 +4,15 @@ from typing import Any
 
 import msgspec
 
-from schemas.envelope import Envelope
+from schemas.envelope import Envelope, Natural, ObjectKey
 from schemas.requests import Request
 
 
 class BaseTurn(msgspec.Struct, kw_only=True, frozen=True):
     """The newest finished turn of a session: its number and the key of its immutable object."""
 
-    turn: int
-    object: str
+    turn: Natural
+    object: ObjectKey
 
 
 class Turn(msgspec.Struct, kw_only=True, tag_field="schema", tag="turn/1", omit_defaults=True):

@@ -1,6 +1,6 @@
 """What becomes of a record on `requests`. Pure: record and time in, one decision out; there are no bytes that raise."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from consumers.gate.arrival import Arrival, Identity, identify
 from consumers.gate.refusals import dead_letter, envelope_of, expired, refused
@@ -8,27 +8,21 @@ from runtime.headers import REROUTED_FROM
 from runtime.kafka import partition_for
 from runtime.tracing import HEADER as TRACEPARENT
 from runtime.tracing import Headers
+from schemas.bodies import split_body
+from schemas.claims import MAX_CLAIMED_BYTES, MAX_INLINE_BYTES, ClaimCheck, claim_for, keys_of
 from schemas.codec import TURN, decode_request
 from schemas.control import DeadLetter
 from schemas.envelope import Envelope
-from schemas.errors import (
-    InvalidValue,
-    MalformedRecord,
-    RequestError,
-    RequestTooLarge,
-    Unsupported,
-)
-from schemas.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Request
+from schemas.errors import InvalidValue, MalformedRecord, RequestError, RequestTooLarge
+from schemas.names import Names
+from schemas.passing import passed_on
 from schemas.results import Result
+from schemas.served import ServedRequest, served
 from schemas.settings import Settings
 from schemas.turns import Turn
 
-# A parked turn is base64 inside JSON, four bytes for three, and must still fit Kafka's 1 MiB.
-MAX_TURN_BYTES = 512 * 1024
 # What is copied to its right partition grows by two headers, and must fit as well.
 MAX_REROUTED_BYTES = 1_000_000
-# The decoders of later stages recurse on a deeper stack than this one: a value at their limit must not get there.
-MAX_NESTING = 100
 
 _MS_PER_S = 1000
 
@@ -39,6 +33,8 @@ class AdmissionRules(NamedTuple):
     num_partitions: int
     default_ttl_s: float
     max_age_s: float
+    names: Names = Names()
+    max_inline_bytes: int = MAX_INLINE_BYTES
 
 
 class Forward(NamedTuple):
@@ -46,6 +42,15 @@ class Forward(NamedTuple):
 
     turn: Turn
     value: bytes
+
+
+class Deposit(NamedTuple):
+    """Put `content` into object storage, then pass on `turn`, which carries the claim in place of its heavy fields."""
+
+    turn: Turn
+    value: bytes
+    claim: ClaimCheck
+    content: bytes
 
 
 class Reroute(NamedTuple):
@@ -64,13 +69,13 @@ class Refuse(NamedTuple):
     dead_letter: DeadLetter | None = None
 
 
-Decision = Forward | Reroute | Refuse
-ServedRequest = ChatRequest | CompletionRequest
+Decision = Forward | Deposit | Reroute | Refuse
 
 
 def rules_of(settings: Settings) -> AdmissionRules:
     """The rules that the settings ask for."""
-    return AdmissionRules(settings.topics.partitions, settings.gate.default_ttl_s, settings.gate.max_age_s)
+    names = Names(settings.topics.namespace, settings.topics.generation)
+    return AdmissionRules(settings.topics.partitions, settings.gate.default_ttl_s, settings.gate.max_age_s, names)
 
 
 def admit(arrival: Arrival, rules: AdmissionRules, *, now_ms: float) -> Decision:
@@ -79,18 +84,50 @@ def admit(arrival: Arrival, rules: AdmissionRules, *, now_ms: float) -> Decision
     try:
         if (place := _right_place(arrival, who, rules)) is not None:
             return place
-        decoded = decode_request(arrival.value)
-        turn = Turn(
-            envelope=_envelope(arrival, who, _served(decoded.request), rules),
-            request=decoded.request,
-            unknown_fields=decoded.unknown_fields,
-        )
+        turn = _turn(arrival, who, arrival.value, rules)
         value = _encode(turn)
+        if now_ms >= turn.envelope.deadline_ms:
+            return Refuse(turn.envelope, expired(turn))
+        is_light = len(value) <= rules.max_inline_bytes
+        return Forward(turn, value) if is_light else _deposit(arrival, who, turn, rules)
     except RequestError as error:
         return _refuse(arrival, who, error)
-    if now_ms >= turn.envelope.deadline_ms:
-        return Refuse(turn.envelope, expired(turn))
-    return Forward(turn, value)
+
+
+def _turn(arrival: Arrival, who: Identity, value: bytes | None, rules: AdmissionRules) -> Turn:
+    decoded = decode_request(value)
+    request = served(decoded.request)
+    envelope = _envelope(arrival, who, request, rules)
+    if request.claim is not None:
+        _check(request.claim, envelope, rules.names)
+    return Turn(envelope=envelope, request=request, unknown_fields=decoded.unknown_fields)
+
+
+def _check(claim: ClaimCheck, envelope: Envelope, names: Names) -> None:
+    if claim.num_bytes > MAX_CLAIMED_BYTES:
+        raise RequestTooLarge(
+            f"the object of the claim has {claim.num_bytes} bytes; at most {MAX_CLAIMED_BYTES} are read",
+            param="claim.num_bytes",
+        )
+    allowed = keys_of(claim, names, tenant=envelope.tenant, accepted_at_ms=envelope.accepted_at_ms)
+    if claim.object not in allowed:
+        raise InvalidValue(
+            f"the object of this claim must be named {allowed[0]!r}: after the tenant, the day (UTC) and its SHA-256",
+            param="claim.object",
+        )
+
+
+def _deposit(arrival: Arrival, who: Identity, turn: Turn, rules: AdmissionRules) -> Deposit:
+    """The same request with its heavy fields in an object; key and bytes follow from the record that arrived."""
+    if turn.request.claim is not None:
+        raise RequestTooLarge(
+            f"beside its claim the request has more than {rules.max_inline_bytes} bytes: move more into the object"
+        )
+    body = split_body(arrival.value or b"", max_inline_bytes=rules.max_inline_bytes)
+    claim = claim_for(body.content, rules.names, tenant=turn.envelope.tenant, now_ms=arrival.timestamp_ms)
+    kind = str(turn.request.__struct_config__.tag)
+    claimed = _turn(arrival, who, body.claimed(claim, kind=kind), rules)
+    return Deposit(claimed, _encode(claimed), claim, body.content)
 
 
 def _right_place(arrival: Arrival, who: Identity, rules: AdmissionRules) -> Reroute | None:
@@ -114,21 +151,6 @@ def _right_place(arrival: Arrival, who: Identity, rules: AdmissionRules) -> Rero
     return Reroute(partition, key, [*kept, *moved])
 
 
-def _served(request: Request) -> ServedRequest:
-    """The request, if it asks for nothing that is not served yet."""
-    if isinstance(request, EmbeddingRequest):
-        raise Unsupported("embeddings are not served yet; send `messages` (chat) or `prompt` (completion)")
-    if not isinstance(request, ChatRequest):
-        return request
-    if request.tools:
-        raise Unsupported("tools are not supported yet; leave `tools` out", param="tools")
-    if request.tool_choice not in (None, "none", "auto"):
-        raise Unsupported("tools are not supported yet; leave `tool_choice` out", param="tool_choice")
-    if request.response_format not in (None, {"type": "text"}):
-        raise Unsupported("only the response_format {'type': 'text'} is supported yet", param="response_format")
-    return request
-
-
 def _envelope(arrival: Arrival, who: Identity, request: ServedRequest, rules: AdmissionRules) -> Envelope:
     ttl_s = min(rules.default_ttl_s if request.ttl_s is None else request.ttl_s, rules.max_age_s)
     deadline_ms = arrival.timestamp_ms + int(ttl_s * _MS_PER_S)
@@ -149,25 +171,7 @@ def _envelope(arrival: Arrival, who: Identity, request: ServedRequest, rules: Ad
 
 
 def _encode(turn: Turn) -> bytes:
-    metadata = None if isinstance(turn.request, EmbeddingRequest) else turn.request.metadata
-    if _nesting_exceeds([turn.unknown_fields, metadata], MAX_NESTING):
-        raise InvalidValue(f"a field is nested more than {MAX_NESTING} levels deep")
-    try:
-        value = TURN.encode(turn)
-    except (OverflowError, ValueError, RecursionError) as error:
-        # JSON has integers of any size, MessagePack has 64 bits.
-        raise InvalidValue(f"a value cannot be passed on: {error}") from error
-    if len(value) > MAX_TURN_BYTES:
-        raise RequestTooLarge(f"the request has {len(value)} bytes; at most {MAX_TURN_BYTES} are accepted")
-    return value
-
-
-def _nesting_exceeds(value: Any, levels: int) -> bool:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, list):
-        return False
-    return levels == 0 or any(_nesting_exceeds(item, levels - 1) for item in value)
+    return passed_on(lambda: TURN.encode(turn), turn.request, turn.unknown_fields)
 
 
 def _refuse(arrival: Arrival, who: Identity, error: RequestError) -> Refuse:

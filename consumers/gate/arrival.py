@@ -10,6 +10,9 @@ from runtime.tracing import Headers
 from schemas.envelope import DEFAULT_TENANT, Identifier
 from schemas.names import Lane, lane_of
 
+# What frames a header in a record: the lengths of its name and value (KIP-98, as varints).
+_MAX_HEADER_FRAME = 10
+
 
 class Arrival(NamedTuple):
     """A record of `requests` with all that admission may look at. `timestamp_ms` is broker time."""
@@ -43,8 +46,8 @@ class Arrival(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Its size without Kafka's own few bytes."""
-        in_headers = sum(len(name.encode()) + len(value or b"") for name, value in self.headers)
+        """Its size, rather more than less: there may be thousands of headers."""
+        in_headers = sum(len(name.encode()) + len(value or b"") + _MAX_HEADER_FRAME for name, value in self.headers)
         return len(self.key or b"") + len(self.value or b"") + in_headers
 
 

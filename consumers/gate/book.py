@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from consumers.cancels import CancelOf, nobody_cancelled
 from consumers.gate.sessions import Session, Waiting
 from runtime.logging import get_logger
 from schemas.codec import SESSION, TURN
 from schemas.errors import MalformedRecord
-from schemas.sessions import SessionState
+from schemas.sessions import ParkedTurn, SessionRecord, SessionState, session_record_key
 
 log = get_logger(__name__)
 
@@ -45,9 +46,9 @@ class SessionBook:
         """How many turns wait."""
         return sum(len(self._sessions[key].parked) for key in self._with_parked)
 
-    def due(self, now_ms: float) -> list[SessionKey]:
-        """The sessions that time alone changes: see `sessions.expire`."""
-        return [key for key in self._with_parked if self._sessions[key].is_due(now_ms)]
+    def due(self, now_ms: float, cancel_of: CancelOf = nobody_cancelled) -> list[SessionKey]:
+        """The sessions that change without a record of theirs: see `sessions.end_early`."""
+        return [key for key in self._with_parked if self._sessions[key].is_due(now_ms, cancel_of)]
 
 
 def rebuild(records: Iterable[tuple[bytes | None, bytes | None]]) -> SessionBook:
@@ -72,12 +73,19 @@ def rebuild(records: Iterable[tuple[bytes | None, bytes | None]]) -> SessionBook
     return book
 
 
+def _check_key(key: bytes, record: SessionRecord) -> None:
+    position = record.position if isinstance(record, ParkedTurn) else None
+    if key != session_record_key(record.tenant, record.session, position):
+        raise MalformedRecord("it stands under a key that is not its own, and could never be deleted")
+
+
 def _decode(key: bytes, value: bytes) -> SessionState | Waiting | None:
     try:
         record = SESSION.decode(value)
+        _check_key(key, record)
         if isinstance(record, SessionState):
             return record
-        return Waiting(record, TURN.decode(record.turn).envelope.deadline_ms)
+        return Waiting(record, TURN.decode(record.turn).envelope)
     except MalformedRecord as error:
         # Only a gate writes here. One damaged record must not hold up all the other sessions of the partition.
         log.error("session_record_unreadable", key=key.decode("utf-8", "replace"), error=error.message)  # noqa: TRY400

@@ -1,8 +1,18 @@
 """Decisions as records: topic, key, value and headers of all that the gate writes for one partition number."""
 
-from consumers.gate.admission import Forward, Refuse, Reroute
+from consumers.gate.admission import Deposit, Forward, Refuse, Reroute
 from consumers.gate.arrival import Arrival
-from consumers.gate.sessions import Effect, EndTurn, ForwardTurn, Park, PointToLast, PutObject, SaveState, Unpark
+from consumers.gate.effects import (
+    Effect,
+    EndTurn,
+    FetchContent,
+    ForwardTurn,
+    Park,
+    PointToFirst,
+    PutObject,
+    SaveState,
+    Unpark,
+)
 from consumers.transactor import OutRecord
 from runtime.headers import record_headers
 from runtime.tracing import Headers
@@ -32,7 +42,7 @@ class Outgoing:
         self._names = names
         self._partition = partition
 
-    def forwarded(self, decision: Forward, lane: Lane) -> OutRecord:
+    def forwarded(self, decision: Forward | Deposit, lane: Lane) -> OutRecord:
         """The turn of a request without a session."""
         return self._turn(decision.turn.envelope, decision.value, lane)
 
@@ -43,6 +53,11 @@ class Outgoing:
     def ended(self, envelope: Envelope, result: Result) -> OutRecord:
         """A terminal record."""
         return self._about("result", envelope, self._names.results, RESULT.encode(result))
+
+    def repeat(self, envelope: Envelope, *, has_ended: bool) -> OutRecord:
+        """Says that a request was sent again. Without a session: nothing waits for it here."""
+        record = DuplicateOf(request_id=envelope.request_id, tenant=envelope.tenant, has_ended=has_ended)
+        return self._about("duplicate", envelope, self._names.results, RESULT.encode(record))
 
     def dead_letter(self, letter: DeadLetter, decision: Refuse) -> OutRecord:
         """The bundle of a broken record, under the key that it had."""
@@ -57,17 +72,16 @@ class Outgoing:
                 return self._turn(turn.envelope, TURN.encode(turn), lane)
             case EndTurn(turn, result):
                 return self.ended(turn.envelope, result)
-            case PointToLast(turn):
-                record = DuplicateOf(request_id=turn.envelope.request_id, tenant=turn.envelope.tenant)
-                return self._about("duplicate", turn.envelope, self._names.results, RESULT.encode(record))
+            case PointToFirst(turn, has_ended):
+                return self.repeat(turn.envelope, has_ended=has_ended)
             case SaveState(state):
                 return self._session(session_record_key(state.tenant, state.session), SESSION.encode(state))
             case Park(record):
                 return self._session(_parked_key(record), SESSION.encode(record))
             case Unpark(record):
                 return self._session(_parked_key(record), None)
-            case PutObject():
-                raise TypeError("an object is put into object storage, it is no record")
+            case PutObject() | FetchContent():
+                raise TypeError("what is done with object storage is no record")
 
     def _turn(self, envelope: Envelope, value: bytes, lane: Lane) -> OutRecord:
         return self._about("turn", envelope, self._names.turns(lane), value)

@@ -13,8 +13,10 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.structs import ConsumerRecord
 
-from consumers.gate.partition import MAX_OPEN, Partition, Shared
+from consumers.gate.partition import Partition, Shared
 from consumers.gate.takeover import input_topics, take_over
+from consumers.journal import RequestIdentity
+from runtime.kafka import partition_for
 from runtime.logging import get_logger
 from schemas.errors import BrokerUnavailable, Fenced
 from schemas.settings import KafkaSettings
@@ -29,6 +31,8 @@ _HEARTBEATS_A_SESSION = 5
 # A broker that restarts breaks transactions that are under way. What fails for longer than this ends the process.
 _PATIENCE_S = 60.0
 _QUIET_S = 30.0
+# What was paused because it is full is read on when so little of that is left.
+_EASED = 0.5
 _RETRY_S = 1.0
 
 
@@ -110,17 +114,23 @@ class Ownership(ConsumerRebalanceListener):  # type: ignore[misc] # aiokafka has
         for number in self._live:
             for topic in self._topics:
                 tp = TopicPartition(topic, number)
-                num_open = self._owned[number].num_open(tp)
-                if num_open >= MAX_OPEN and tp not in self._full:
+                pressure = self._owned[number].pressure(tp)
+                if pressure >= 1 and tp not in self._full:
                     self._consumer.pause(tp)
                     self._full.add(tp)
-                elif num_open <= MAX_OPEN // 2 and tp in self._full:
+                elif pressure <= _EASED and tp in self._full:
                     self._consumer.resume(tp)
                     self._full.discard(tp)
 
     def tick(self) -> None:
         """Tell every partition that time has passed."""
         for number in self._live:
+            self._owned[number].tick()
+
+    def on_cancel(self, identity: RequestIdentity) -> None:
+        """Let a cancelled turn that is parked here end at once; elsewhere, or not settled yet, it is seen soon."""
+        number = partition_for(identity.key.encode(), self._shared.rules.num_partitions)
+        if number in self._live:
             self._owned[number].tick()
 
     async def stop(self) -> None:

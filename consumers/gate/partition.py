@@ -8,16 +8,20 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka import TopicPartition
 from aiokafka.structs import ConsumerRecord
 
+from consumers.cancels import CancelOf, nobody_cancelled
 from consumers.gate.admission import AdmissionRules
 from consumers.gate.bundles import fitted
+from consumers.gate.collector import COLLECTING_PARTITION, Collector
+from consumers.gate.deposits import Held
 from consumers.gate.desk import Desk
+from consumers.gate.errands import Errand, Errands
 from consumers.gate.outgoing import Outgoing
-from consumers.gate.puts import put_object
-from consumers.gate.round import Letter, Put, Round
+from consumers.gate.progress import encode_progress
+from consumers.gate.round import Fetch, Letter, Put, Round
+from consumers.gate.sends import PlainSends
 from consumers.gate.takeover import Taken
 from consumers.renewing import RenewingProducer
 from consumers.transactor import OutRecord, Position
@@ -30,8 +34,10 @@ from schemas.names import Names
 
 log = get_logger(__name__)
 
-# So many delivered records of a topic may be undecided before its partition is paused; it resumes at half of that.
+# So many delivered records of a topic may be undecided before its partition is paused; it resumes at half of that. So
+# it does for what is kept in memory until object storage has it.
 MAX_OPEN = 1_000
+MAX_HELD_BYTES = 32 << 20
 
 _MAX_ITEMS_A_ROUND = 256
 _STOP_TIMEOUT_S = 5.0
@@ -46,6 +52,8 @@ class Shared(NamedTuple):
     producer: RenewingProducer
     objects: ObjectStore
     clock: BrokerClock
+    cancel_of: CancelOf = nobody_cancelled
+    collector: Collector | None = None
 
 
 class _Tick(NamedTuple):
@@ -58,7 +66,7 @@ class _Delivered(NamedTuple):
     record: ConsumerRecord
 
 
-_Item = _Delivered | Put | _Tick
+_Item = _Delivered | Errand | _Tick
 
 
 class Partition:
@@ -69,13 +77,16 @@ class Partition:
         self.failure: BaseException | None = None
         self._shared = shared
         self._transactor, self._ledgers, book = taken
-        self._desk = Desk(shared.names, number, book, shared.rules, max_parked=shared.max_parked)
+        self._desk = Desk(
+            shared.names, number, book, shared.rules, max_parked=shared.max_parked, cancel_of=shared.cancel_of
+        )
         self._outgoing = Outgoing(shared.names, number)
         self._items: asyncio.Queue[_Item | None] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._puts: set[asyncio.Task[None]] = set()
+        self._sends = PlainSends(shared.producer, shared.clock)
+        self._errands = Errands(shared.objects, done=self._items.put_nowait, failed=self._fail)
         self._loop: asyncio.Task[None] | None = None
-        self._committed: dict[TopicPartition, int] = {tp: ledger.committable for tp, ledger in self._ledgers.items()}
+        self._committed = {tp: self._progress(tp) for tp in self._ledgers}
         self._has_tick = False
         self._is_stopping = False
 
@@ -89,19 +100,24 @@ class Partition:
         """Where delivery goes on, for each topic."""
         return {tp: ledger.next_offset for tp, ledger in self._ledgers.items()}
 
-    def num_open(self, tp: TopicPartition) -> int:
-        """How many delivered records of a topic are not done."""
-        return self._ledgers[tp].num_open
+    def pressure(self, tp: TopicPartition) -> float:
+        """How much of a topic is delivered and not done, as a share of what may be."""
+        held = self._desk.num_held_bytes / MAX_HELD_BYTES if tp.topic != self._shared.names.results else 0.0
+        return max(self._ledgers[tp].num_open / MAX_OPEN, held)
 
     def start(self) -> None:
         """Begin to decide what is offered."""
-        self._loop = self._spawn(self._run(), self._tasks)
+        self._loop = self._spawn(self._run())
+        if self._shared.collector is not None and self.number == COLLECTING_PARTITION:
+            self._errands.go_on(self._shared.collector.run())
+        # Before any record: parked turns may have been cancelled while nobody owned them.
+        self.tick()
 
     def offer(self, record: ConsumerRecord) -> None:
         """Take a delivered record; one that was delivered before is dropped."""
         tp = TopicPartition(record.topic, record.partition)
         if not self._ledgers[tp].open(record.offset):
-            log.info("redelivered_dropped", topic=record.topic, partition=record.partition, offset=record.offset)
+            log.debug("redelivered_dropped", topic=record.topic, partition=record.partition, offset=record.offset)
             return
         RECORDS_IN.labels(record.topic).inc()
         self._items.put_nowait(_Delivered(record))
@@ -130,10 +146,9 @@ class Partition:
             # Nothing is lost: what was not committed is delivered to the next owner again.
             log.info("let_go_unfinished", partition=self.number, reason=repr(error))
         finally:
-            leftover = [*self._tasks, *self._puts]
-            for task in leftover:
+            for task in self._tasks:
                 task.cancel()
-            await asyncio.gather(*leftover, return_exceptions=True)
+            await asyncio.gather(*self._tasks, self._errands.stop(), return_exceptions=True)
             await self._transactor.stop(timeout_s=_STOP_TIMEOUT_S)
 
     async def _finish(self) -> None:
@@ -160,6 +175,10 @@ class Partition:
         match item:
             case Put():
                 self._desk.object_put(item, now_ms, out)
+            case Held():
+                self._desk.deposit_put(item, out)
+            case Fetch():
+                self._desk.result_fetched(item, now_ms, out)
             case _Tick():
                 self._has_tick = False
                 self._desk.time_passed(now_ms, out)
@@ -170,22 +189,20 @@ class Partition:
     async def _execute(self, out: Round, *, commits_progress: bool) -> None:
         """Send what is plain and wait for it, then let one transaction have the rest.
 
-        A transaction commits offsets only up to the first record that is not done: if it did not wait for plain turns
-        before it, its own input could be delivered again to the next owner, and be decided twice.
+        So little is open in front of what a transaction closes: the next owner must be told of what is done behind an
+        open record, and beside an offset there is not much room for that.
         """
-        producer = await self._shared.producer.current()
-        acks = [await self._send(producer, turn.record) for turn in out.plain]
-        for put in out.puts:
-            self._spawn(self._put(put), self._puts)
+        sent = await self._sends.send([turn.record for turn in out.plain])
+        self._errands.begin(out)
         letters = await asyncio.gather(*(self._letter(letter) for letter in out.letters))
-        for turn, ack in zip(out.plain, acks, strict=True):
-            await self._acknowledged(producer, ack)
+        for turn, on_its_way in zip(out.plain, sent, strict=True):
+            await self._sends.acknowledged(on_its_way)
             self._close(turn.position)
         for position in out.done:
             self._close(position)
         commits = self._with_progress() if commits_progress else []
         if out.writes or out.closes or letters or commits:
-            self._spawn(self._write(out, letters, commits), self._tasks)
+            self._spawn(self._write(out, letters, commits))
 
     async def _write(self, out: Round, letters: list[OutRecord], commits: list[TopicPartition]) -> None:
         await self._transactor.submit([*letters, *out.writes], out.closes, commits=commits)
@@ -195,50 +212,38 @@ class Partition:
 
     async def _letter(self, letter: Letter) -> OutRecord:
         tenant = letter.decision.envelope.tenant
-        fitting = await fitted(letter.letter, tenant, self._shared.names, self._shared.objects)
+        shared = self._shared
+        fitting = await fitted(letter.letter, tenant, shared.names, shared.objects, now_ms=shared.clock.now_ms())
         return self._outgoing.dead_letter(fitting, letter.decision)
-
-    async def _put(self, put: Put) -> None:
-        await put_object(put, self._shared.objects)
-        self._items.put_nowait(put)
-
-    async def _send(self, producer: AIOKafkaProducer, record: OutRecord) -> "asyncio.Future[Any]":
-        try:
-            ack: asyncio.Future[Any] = await producer.send(
-                record.topic, record.value, key=record.key, partition=record.partition, headers=list(record.headers)
-            )
-        except KafkaError as error:
-            self._shared.producer.give_up(producer)
-            raise BrokerUnavailable(f"a turn cannot be written to {record.topic}: {error!r}") from error
-        return ack
-
-    async def _acknowledged(self, producer: AIOKafkaProducer, ack: "asyncio.Future[Any]") -> None:
-        try:
-            self._shared.clock.hear((await ack).timestamp)
-        except KafkaError as error:
-            self._shared.producer.give_up(producer)
-            raise BrokerUnavailable(f"a turn was not acknowledged: {error!r}") from error
 
     def _close(self, position: Position) -> None:
         self._ledgers[position.tp].close(position.offset)
 
     def _with_progress(self) -> list[TopicPartition]:
         """The topics with something done that was not committed yet."""
-        found = [tp for tp, ledger in self._ledgers.items() if ledger.committable > self._committed[tp]]
-        self._committed |= {tp: self._ledgers[tp].committable for tp in found}
+        progress = {tp: self._progress(tp) for tp in self._ledgers}
+        found = [tp for tp in self._ledgers if progress[tp] != self._committed[tp]]
+        self._committed = progress
         return found
 
-    def _spawn(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+    def _progress(self, tp: TopicPartition) -> tuple[int, str]:
+        """What would be committed of a topic."""
+        ledger = self._ledgers[tp]
+        return ledger.committable, encode_progress(ledger.holes(), ledger.committable)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        among.add(task)
-        task.add_done_callback(lambda done: self._on_done(done, among))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
         return task
 
-    def _on_done(self, task: asyncio.Task[None], among: set[asyncio.Task[None]]) -> None:
-        among.discard(task)
-        if task.cancelled() or task.exception() is None:
-            return
-        self.failure = self.failure or task.exception()
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.failure = self.failure or error
         # Nothing more is decided: it could not be written, and a plain turn would be one for nothing.
         if self._loop is not None:
             self._loop.cancel()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from consumers.gate.arrival import Arrival, Identity, as_identifier
 from schemas.control import DeadLetter
 from schemas.envelope import Envelope, Status
-from schemas.errors import DeadlineExceeded, ErrorBody, HeadraceError
+from schemas.errors import DeadlineExceeded, ErrorBody, HeadraceError, RequestCancelled
 from schemas.results import Result
 from schemas.turns import Turn
 
@@ -23,9 +23,7 @@ _SHAPES = {
 }
 
 
-# What a message quotes of a request may be as long as the request; the answer must fit a record all the same.
-_MAX_MESSAGE_LENGTH = 1_000
-_MAX_PARAM_LENGTH = 200
+# What is named as the model may be as long as the request; the answer must fit a record all the same.
 _MAX_MODEL_LENGTH = 200
 
 
@@ -41,7 +39,7 @@ def refused(
         model=model[:_MAX_MODEL_LENGTH],
         request_id=envelope.request_id,
         status=status,
-        error=_shortened(error),
+        error=error.shortened(),
         tenant=envelope.tenant,
         session=envelope.session,
         traceparent=envelope.traceparent,
@@ -58,6 +56,11 @@ def expired(turn: Turn) -> Result:
     """The terminal record of a request whose deadline passed before it was forwarded."""
     error = DeadlineExceeded("the deadline passed before the request was begun; send it again with a later one")
     return refused_turn(turn, error, status="expired")
+
+
+def cancelled(turn: Turn, error: RequestCancelled) -> Result:
+    """The terminal record of a request that was cancelled before it was forwarded."""
+    return refused_turn(turn, error, status="cancelled")
 
 
 def envelope_of(arrival: Arrival, who: Identity) -> Envelope:
@@ -82,14 +85,9 @@ def dead_letter(arrival: Arrival, request_id: str, error: HeadraceError) -> Dead
         offset=arrival.offset,
         timestamp_ms=arrival.timestamp_ms,
         stage="gate",
-        error=_shortened(error.body),
+        error=error.body,
         request_id=request_id,
         key=arrival.key,
         value=arrival.value,
         headers=list(arrival.headers),
     )
-
-
-def _shortened(error: ErrorBody) -> ErrorBody:
-    param = error.param and error.param[:_MAX_PARAM_LENGTH]
-    return ErrorBody(message=error.message[:_MAX_MESSAGE_LENGTH], type=error.type, code=error.code, param=param)

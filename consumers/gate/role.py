@@ -8,7 +8,9 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
+from consumers.control import ControlReader
 from consumers.gate.admission import rules_of
+from consumers.gate.collector import Collector, kept_ms
 from consumers.gate.ownership import Ownership
 from consumers.gate.partition import Shared
 from consumers.gate.takeover import input_topics
@@ -57,6 +59,7 @@ class GateRole(Role):
         self._consumer: AIOKafkaConsumer | None = None
         self._ownership: Ownership | None = None
         self._preparing: asyncio.Task[None] | None = None
+        self._control: ControlReader | None = None
 
     async def start(self) -> None:
         """Connect and join the group. Partitions are taken over as they are assigned.
@@ -77,10 +80,12 @@ class GateRole(Role):
         self._finished.clear()
         polling = asyncio.create_task(self._poll())
         stopping = asyncio.create_task(self._stopping.wait())
+        following = {self._control.following} if self._control else set()
         try:
-            await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if polling.done():
-                polling.result()
+            await asyncio.wait({polling, stopping, *following}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in {polling, *following}:
+                if ended.done():
+                    ended.result()
         finally:
             for task in (polling, stopping):
                 task.cancel()
@@ -115,6 +120,8 @@ class GateRole(Role):
         return set() if self._consumer is None else set(self._consumer.paused())
 
     async def _close(self) -> None:
+        if self._control is not None:
+            await _within_time("control", self._control.stop())
         if self._producer is not None:
             await _within_time("producer", self._producer.stop())
         if self._consumer is not None:
@@ -125,7 +132,7 @@ class GateRole(Role):
     async def _connect(self) -> None:
         settings, names = self._settings, self._names
         outputs = [*(names.turns(lane) for lane in LANES), names.sessions, names.dead_letters]
-        topics = [*input_topics(names), *outputs]
+        topics = [*input_topics(names), names.control, *outputs]
         await require(settings.kafka, topics)
         self._objects = ObjectStore(settings.storage)
         # Not waited for: only sessions need storage, and they wait by themselves.
@@ -133,6 +140,10 @@ class GateRole(Role):
         self._producer = RenewingProducer(settings.kafka)
         await self._producer.start()
         await self._check_partitions(topics)
+        clock = BrokerClock()
+        # Before any request is admitted.
+        self._control = ControlReader(settings.kafka, names, max_age_s=settings.gate.max_age_s, clock=clock)
+        await self._control.start()
         self._consumer = make_consumer(
             settings.kafka, group=names.gate_group, partition_assignment_strategy=(ASSIGNOR,)
         )
@@ -142,9 +153,12 @@ class GateRole(Role):
             max_parked=settings.gate.max_parked_turns,
             producer=self._producer,
             objects=self._objects,
-            clock=BrokerClock(),
+            clock=clock,
+            cancel_of=self._control.book.find,
+            collector=Collector(self._objects, names, clock, kept_ms=kept_ms(settings)),
         )
         ownership = Ownership(self._consumer, settings.kafka, shared)
+        self._control.listen(ownership.on_cancel)
         self._consumer.subscribe(input_topics(names), listener=ownership)
         await self._consumer.start()
         self._ownership = ownership

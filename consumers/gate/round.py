@@ -4,10 +4,12 @@ from typing import NamedTuple
 
 from consumers.gate.admission import Refuse
 from consumers.gate.book import SessionKey
-from consumers.gate.sessions import PutObject
+from consumers.gate.deposits import Held
+from consumers.gate.effects import PutObject
 from consumers.transactor import OutRecord, Position
 from schemas.control import DeadLetter
 from schemas.envelope import Status
+from schemas.results import Result
 
 
 class PlainTurn(NamedTuple):
@@ -32,8 +34,19 @@ class Put(NamedTuple):
     position: Position
 
 
+class Fetch(NamedTuple):
+    """A result to be made whole from object storage. It is done when what follows from it is written."""
+
+    result: Result
+    session: SessionKey
+    position: Position
+
+
 class Round:
-    """Collects decisions. `writes` and `closes` belong into one transaction; `done` needs none."""
+    """Collects decisions. `writes` and `closes` belong into one transaction; `done` needs none.
+
+    What is in `dropped` need not be put any more.
+    """
 
     def __init__(self) -> None:
         self.plain: list[PlainTurn] = []
@@ -42,6 +55,9 @@ class Round:
         self.done: list[Position] = []
         self.letters: list[Letter] = []
         self.puts: list[Put] = []
+        self.deposits: list[Held] = []
+        self.dropped: list[Held] = []
+        self.fetches: list[Fetch] = []
         self.ended: list[Status] = []
 
     @property

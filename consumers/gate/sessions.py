@@ -9,9 +9,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from consumers.gate.refusals import expired, refused_turn
+from consumers.cancels import CancelOf, nobody_cancelled
+from consumers.gate.effects import (
+    Effect,
+    EndTurn,
+    FetchContent,
+    ForwardTurn,
+    Park,
+    PointToFirst,
+    PutObject,
+    SaveState,
+    Unpark,
+)
+from consumers.gate.refusals import cancelled, expired, refused_turn
 from schemas.codec import TURN
-from schemas.envelope import Status
+from schemas.envelope import Envelope, Status
 from schemas.errors import SessionUnavailable
 from schemas.names import Lane
 from schemas.requests import Message
@@ -21,10 +33,14 @@ from schemas.turns import BaseTurn, Turn
 
 
 class Waiting(NamedTuple):
-    """A parked turn, and until when it may wait (broker time)."""
+    """A parked turn, and the envelope that it has inside: who asked, until when it may wait."""
 
     record: ParkedTurn
-    deadline_ms: int
+    envelope: Envelope
+
+    def ends_early(self, now_ms: float, cancel_of: CancelOf) -> bool:
+        """Whether it must not be forwarded any more: too late or cancelled."""
+        return self.envelope.deadline_ms <= now_ms or cancel_of(self.envelope) is not None
 
 
 class Session(NamedTuple):
@@ -39,10 +55,10 @@ class Session(NamedTuple):
         """Whether the next turn can be forwarded at once."""
         return self.state.running is None and not self.parked
 
-    def is_due(self, now_ms: float) -> bool:
-        """Whether time alone changes it: a parked turn is overdue, or waits for nobody."""
+    def is_due(self, now_ms: float, cancel_of: CancelOf = nobody_cancelled) -> bool:
+        """Whether `end_early` changes it: a parked turn is overdue or cancelled, or waits for nobody."""
         waits_for_nobody = bool(self.parked) and self.state.running is None
-        return waits_for_nobody or any(one.deadline_ms <= now_ms for one in self.parked)
+        return waits_for_nobody or any(one.ends_early(now_ms, cancel_of) for one in self.parked)
 
     def knows(self, request_id: str) -> bool:
         """Whether the id belongs to a turn that runs, waits, or was the last to end."""
@@ -52,53 +68,9 @@ class Session(NamedTuple):
             *(one.record.request_id for one in self.parked),
         }
 
-
-class ForwardTurn(NamedTuple):
-    """Write the turn to `turns`."""
-
-    turn: Turn
-    lane: Lane
-
-
-class SaveState(NamedTuple):
-    """Write the state to `sessions`."""
-
-    state: SessionState
-
-
-class Park(NamedTuple):
-    """Write the parked turn to `sessions`."""
-
-    record: ParkedTurn
-
-
-class Unpark(NamedTuple):
-    """Delete the parked turn from `sessions`."""
-
-    record: ParkedTurn
-
-
-class EndTurn(NamedTuple):
-    """Write the terminal record of a turn that is not forwarded."""
-
-    turn: Turn
-    result: Result
-
-
-class PointToLast(NamedTuple):
-    """Write that the request was a duplicate of one that has ended."""
-
-    turn: Turn
-
-
-class PutObject(NamedTuple):
-    """Put the object of the turn that has ended, then go on with `stored`. Nothing else is to be done meanwhile."""
-
-    key: str
-    content: SessionTurn
-
-
-Effect = ForwardTurn | SaveState | Park | Unpark | EndTurn | PointToLast | PutObject
+    def has_ended(self, request_id: str) -> bool:
+        """Whether the id belongs to the turn that was the last to end, and to none that runs."""
+        return request_id == self.state.last_request and request_id != self.state.running
 
 
 class Step(NamedTuple):
@@ -108,12 +80,26 @@ class Step(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
-def arrive(session: Session, turn: Turn, value: bytes, lane: Lane, *, max_parked: int) -> Step:
-    """A turn arrives: forwarded if none runs, else parked; over the limit it is refused. Repeats change nothing."""
+def arrive(
+    session: Session,
+    turn: Turn,
+    value: bytes,
+    lane: Lane,
+    *,
+    max_parked: int,
+    cancel_of: CancelOf = nobody_cancelled,
+) -> Step:
+    """A turn arrives: forwarded if none runs, else parked; over the limit it is refused.
+
+    Repeats change nothing: who sent one waits for the result of the first, which may be in the log already.
+
+    One that was cancelled on its way ends at once.
+    """
     request_id = turn.envelope.request_id
     if session.knows(request_id):
-        has_ended = request_id == session.state.last_request and request_id != session.state.running
-        return Step(session, (PointToLast(turn),) if has_ended else ())
+        return Step(session, (PointToFirst(turn, session.has_ended(request_id)),))
+    if (cancel := cancel_of(turn.envelope)) is not None:
+        return Step(session, (EndTurn(turn, cancelled(turn, cancel)),))
     if session.is_idle:
         state = msgspec.structs.replace(session.state, running=request_id)
         return Step(Session(state), (SaveState(state), _forward(turn, state, lane)))
@@ -128,7 +114,7 @@ def arrive(session: Session, turn: Turn, value: bytes, lane: Lane, *, max_parked
         lane=lane,
         turn=value,
     )
-    waiting = Waiting(record, turn.envelope.deadline_ms)
+    waiting = Waiting(record, turn.envelope)
     return Step(session._replace(parked=(*session.parked, waiting)), (Park(record),))
 
 
@@ -139,6 +125,19 @@ def end(session: Session, result: Result, *, object_key: Callable[[str], str], n
     """
     if session.storing is not None or result.request_id != session.state.running:
         return Step(session)
+    if result.status == "completed" and result.claim is not None:
+        return Step(session._replace(storing=result), (FetchContent(result),))
+    return _settle(session, result, object_key, now_ms)
+
+
+def fetched(session: Session, result: Result, *, object_key: Callable[[str], str], now_ms: float) -> Step:
+    """The running turn's result is whole now; without choices if its content is lost: then nothing can build on it."""
+    if session.storing is None or result.request_id != session.storing.request_id:
+        return Step(session)
+    return _settle(session._replace(storing=None), result, object_key, now_ms)
+
+
+def _settle(session: Session, result: Result, object_key: Callable[[str], str], now_ms: float) -> Step:
     content = _content(session.state, result)
     if content is None:
         # A completed turn without content cannot be built upon: the session stays where it was.
@@ -166,26 +165,28 @@ def stored(session: Session, key: str, *, now_ms: float) -> Step:
     return _release(Session(state, session.parked), now_ms)
 
 
-def expire(session: Session, *, now_ms: float) -> Step:
-    """Time passes: parked turns whose deadline has come end at once.
+def end_early(session: Session, *, now_ms: float, cancel_of: CancelOf = nobody_cancelled) -> Step:
+    """Time has passed, or somebody was cancelled: parked turns that must not be forwarded any more end at once.
 
     Turns that wait for nobody (the session's state was lost) are let go.
     """
     if session.state.running is None and session.parked:
-        return _release(session, now_ms)
-    due = [one for one in session.parked if one.deadline_ms <= now_ms]
-    kept = tuple(one for one in session.parked if one.deadline_ms > now_ms)
-    return Step(session._replace(parked=kept), tuple(effect for one in due for effect in _end_expired(one)))
+        return _release(session, now_ms, cancel_of)
+    ending = [one for one in session.parked if one.ends_early(now_ms, cancel_of)]
+    kept = tuple(one for one in session.parked if one not in ending)
+    return Step(
+        session._replace(parked=kept), tuple(effect for one in ending for effect in _ended_early(one, cancel_of))
+    )
 
 
-def _release(session: Session, now_ms: float) -> Step:
-    """Forward the first parked turn that still has time, and save what became of the session."""
+def _release(session: Session, now_ms: float, cancel_of: CancelOf = nobody_cancelled) -> Step:
+    """Forward the first parked turn that may still be, and save what became of the session."""
     effects: list[Effect] = []
     state, parked = session.state, session.parked
     while parked and state.running is None:
         head, parked = parked[0], parked[1:]
-        if head.deadline_ms <= now_ms:
-            effects += _end_expired(head)
+        if head.ends_early(now_ms, cancel_of):
+            effects += _ended_early(head, cancel_of)
             continue
         state = msgspec.structs.replace(state, running=head.record.request_id)
         turn = TURN.decode(head.record.turn)
@@ -199,9 +200,9 @@ def _forward(turn: Turn, state: SessionState, lane: Lane) -> ForwardTurn:
     return ForwardTurn(msgspec.structs.replace(turn, envelope=envelope, base=base), lane)
 
 
-def _end_expired(waiting: Waiting) -> list[Effect]:
-    turn = TURN.decode(waiting.record.turn)
-    return [Unpark(waiting.record), EndTurn(turn, expired(turn))]
+def _ended_early(waiting: Waiting, cancel_of: CancelOf) -> list[Effect]:
+    turn, cancel = TURN.decode(waiting.record.turn), cancel_of(waiting.envelope)
+    return [Unpark(waiting.record), EndTurn(turn, expired(turn) if cancel is None else cancelled(turn, cancel))]
 
 
 def _ended(state: SessionState, request_id: str, status: Status) -> SessionState:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from aiokafka.admin import AIOKafkaAdminClient
 
+from consumers.control import ControlReader
+from consumers.worker.claims import WorkerClaims
 from consumers.worker.plain import PlainProducer
 from consumers.worker.port import EnginePort
 from runtime.clock import BrokerClock
@@ -22,6 +24,8 @@ class WorkerContext:
     engine: EnginePort
     plain: PlainProducer
     admin: AIOKafkaAdminClient
+    claims: WorkerClaims
     clock: BrokerClock
+    control: ControlReader
     worker: str
     build: str

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from consumers.transactor import OutRecord
+from consumers.worker.pace import Pace
 from consumers.worker.piece import Piece
 
 # Beyond it a round takes no more: a send stays well below the broker's limit, and no request waits for all others.
@@ -30,20 +31,22 @@ Send = Callable[[Sequence[OutRecord]], Awaitable[Ack]]
 
 
 class Stream:
-    """One request's way into the lane. Not streamed: each choice is held back until it is final."""
+    """One request's way into the lane, at its pace. A choice that is final never waits."""
 
-    def __init__(self, render: Callable[[Piece], OutRecord], *, is_streamed: bool) -> None:
+    def __init__(self, render: Callable[[Piece], OutRecord], pace: Pace) -> None:
         self._render = render
-        self._is_streamed = is_streamed
+        self._pace = pace
         self._pieces: deque[Piece] = deque()
-        self._due_s = 0.0
+        self._due_s: float | None = None
         self._in_flight = 0
         self.acked = asyncio.Event()
         self.acked.set()
 
-    def push(self, piece: Piece) -> None:
+    def push(self, piece: Piece, now_s: float) -> None:
         """Add a piece; it joins the waiting one of its choice and with it moves behind the other choices'."""
         self.acked.clear()
+        if self._due_s is None:
+            self._due_s = now_s + self._pace.first_after_s
         last = next((waiting for waiting in reversed(self._pieces) if waiting.choice == piece.choice), None)
         if last is not None and last.can_take(piece):
             last.take(piece)
@@ -57,17 +60,21 @@ class Stream:
         return bool(self._pieces)
 
     def due_s(self) -> float | None:
-        """When the next delta may leave; None while there is nothing to send."""
+        """When something may leave next; None while there is nothing to send."""
         if any(piece.is_final for piece in self._pieces):
             return 0.0
-        return self._due_s if self._pieces and self._is_streamed else None
+        return self._due_s if self._pieces else None
 
-    def take(self, now_s: float, interval_s: float) -> list[OutRecord]:
-        """What may leave now, as records; the next may leave an interval later."""
-        final = {piece.choice for piece in self._pieces if piece.is_final}
-        leaving = [piece for piece in self._pieces if self._is_streamed or piece.choice in final]
-        self._pieces = deque(piece for piece in self._pieces if not any(piece is taken for taken in leaving))
-        self._due_s = now_s + interval_s
+    def take(self, now_s: float) -> list[OutRecord]:
+        """What may leave now, as records: all where it is due, else the choices that are final."""
+        if self._due_s is None or now_s >= self._due_s:
+            leaving, staying = list(self._pieces), deque[Piece]()
+            self._due_s = now_s + self._pace.interval_s
+        else:
+            final = {piece.choice for piece in self._pieces if piece.is_final}
+            leaving = [piece for piece in self._pieces if piece.choice in final]
+            staying = deque(piece for piece in self._pieces if piece.choice not in final)
+        self._pieces = staying
         self._in_flight += len(leaving)
         return [self._render(piece) for piece in leaving]
 
@@ -94,12 +101,10 @@ class DeltaLane:
         self,
         send: Send,
         *,
-        interval_s: float,
         on_failure: Callable[[Exception], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._send = send
-        self._interval_s = interval_s
         self._on_failure = on_failure
         self._clock = clock
         self._streams: dict[Stream, None] = {}
@@ -117,7 +122,7 @@ class DeltaLane:
 
     def push(self, stream: Stream, piece: Piece) -> None:
         """Add a piece to a stream."""
-        stream.push(piece)
+        stream.push(piece, self._clock())
         self._streams[stream] = None
         self.wake()
 
@@ -166,7 +171,7 @@ class DeltaLane:
                 return
             due_s = stream.due_s()
             if due_s is not None and due_s <= now_s:
-                self._unsent.extend((record, stream) for record in stream.take(now_s, self._interval_s))
+                self._unsent.extend((record, stream) for record in stream.take(now_s))
             if not stream.is_waiting:
                 del self._streams[stream]
 

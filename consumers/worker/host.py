@@ -48,8 +48,7 @@ def load_model(settings: Settings) -> HostedModel:
         SettingsError: no such model is configured, or the engine's settings do not fit it.
         ModelFileError: its file is missing, damaged or unsupported.
     """
-    chosen = model_settings(settings)
-    model = _limited(open_model(settings.worker.model, chosen.path), chosen)
+    model = open_served(settings)
     config = EngineConfig.from_settings(settings.engine)
     engine = Engine.load(model, config)
     return HostedModel(
@@ -59,6 +58,12 @@ def load_model(settings: Settings) -> HostedModel:
         num_kv_tokens=engine.stats().kv_blocks_total * BLOCK_SIZE,
         dtype=str(config.torch_dtype).removeprefix("torch."),
     )
+
+
+def open_served(settings: Settings) -> LoadedModel:
+    """The model that the settings name, without its weights, with the context that they allow. Raises as above."""
+    chosen = model_settings(settings)
+    return _limited(open_model(settings.worker.model, chosen.path), chosen)
 
 
 def model_settings(settings: Settings) -> ModelSettings:

@@ -7,12 +7,17 @@ from consumers.worker.results import seconds_per_token
 from engine.types import EngineStats
 from runtime.metrics import (
     E2E_SECONDS,
+    FAILED_STEPS,
     GENERATION_TOKENS,
     KV_USAGE,
+    PREEMPTIONS,
     PROMPT_TOKENS,
     REQUESTS_ENDED,
     REQUESTS_RUNNING,
     REQUESTS_WAITING,
+    SPEC_DECODE_ACCEPTED_TOKENS,
+    SPEC_DECODE_DRAFT_TOKENS,
+    SPEC_DECODE_DRAFTS,
     TPOT_SECONDS,
     TTFT_SECONDS,
 )
@@ -26,6 +31,11 @@ def watch_engine(stats: Callable[[], EngineStats]) -> None:
     REQUESTS_RUNNING.set_function(lambda: stats().num_running)
     REQUESTS_WAITING.set_function(lambda: stats().num_waiting)
     KV_USAGE.set_function(lambda: _kv_usage(stats()))
+    FAILED_STEPS.set_function(lambda: stats().num_failed_steps)
+    PREEMPTIONS.set_function(lambda: stats().num_preemptions)
+    SPEC_DECODE_DRAFTS.set_function(lambda: stats().num_drafts)
+    SPEC_DECODE_DRAFT_TOKENS.set_function(lambda: stats().num_draft_tokens)
+    SPEC_DECODE_ACCEPTED_TOKENS.set_function(lambda: stats().num_accepted_tokens)
 
 
 def observe_end(request: RunningRequest, terminal: Result) -> None:

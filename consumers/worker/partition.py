@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,25 +11,17 @@ from consumers.journal import RequestIdentity, identity_of
 from consumers.transactor import OutRecord, Position, Transactor
 from consumers.worker.deltas import DeltaLane
 from consumers.worker.inputs import OpenInput, OpenInputs
+from consumers.worker.intake import take
+from consumers.worker.known import KnownRequests
 from consumers.worker.meter import observe_end
 from consumers.worker.ownership import Claim, Tenure
 from consumers.worker.request import RunningRequest
 from consumers.worker.serving import RequestServer
-from consumers.worker.takeover import (
-    DEDUP_WINDOW_MS,
-    Checkpoint,
-    Duplicate,
-    Finished,
-    Gone,
-    Running,
-    decide,
-    encode_checkpoint,
-)
+from consumers.worker.takeover import Checkpoint, Duplicate, Finished, decide, encode_checkpoint
 from runtime.ledger import Ledger
 from runtime.logging import bound, get_logger
 from runtime.metrics import DEAD_LETTERS, RECORDS_IN, RECORDS_REFUSED
 from schemas.batches import Member
-from schemas.codec import BATCH
 from schemas.errors import HeadraceError, MalformedRecord
 
 log = get_logger(__name__)
@@ -59,13 +50,11 @@ class OwnedPartition:
         self._ledger = Ledger(tenure.offset)
         self._journal = tenure.journal
         self._inputs = OpenInputs(inherited_low=tenure.inherited_low, inherited_until=tenure.inherited_until)
-        self._running: dict[RequestIdentity, RunningRequest] = {}
-        self._gone: OrderedDict[RequestIdentity, Gone] = OrderedDict()
+        self._known = KnownRequests()
         self._tasks: set[asyncio.Task[None]] = set()
         self._transactor = Transactor(tenure.producer, claim.group, {tp: self._ledger}, metadata=self._checkpoint)
         self._lane = DeltaLane(
             context.plain.send,
-            interval_s=context.settings.worker.stream_interval_ms / 1000,
             on_failure=self._fail,
         )
         self._server = RequestServer(context, self._lane, writer)
@@ -84,6 +73,7 @@ class OwnedPartition:
 
     def start(self) -> None:
         """Begin to work."""
+        self._context.control.listen(self._on_cancel)
         self._transactor.start()
         self._lane.start(self.epoch + 1)
         self._beat = asyncio.create_task(self._keep_committing())
@@ -94,16 +84,13 @@ class OwnedPartition:
             log.debug("redelivered_record_dropped", source=self._writer.source, offset=record.offset)
             return
         RECORDS_IN.labels(topic=record.topic).inc()
-        try:
-            members = BATCH.decode(record.value).members
-        except MalformedRecord as error:
-            self._spawn(self._bury(record, error))
-            return
-        low = self._lane.end_offset
-        opened = self._inputs.open(record.offset, num_members=max(1, len(members)), tokens_low=low)
-        if not members:
+        taken, low = take(record, self._context.settings), self._lane.end_offset
+        opened = self._inputs.open(record.offset, num_members=taken.num_endings, tokens_low=low)
+        if taken.error is not None:
+            self._spawn(self._bury(record, taken.error, opened))
+        elif not taken.members:
             self._spawn(self._write([], opened))
-        for member in members:
+        for member in taken.members:
             self._admit(member, opened)
 
     async def is_still_ours(self) -> bool:
@@ -124,6 +111,7 @@ class OwnedPartition:
 
         No step waits long for a broker that does not answer: the next owner fences us anyway.
         """
+        self._context.control.unlisten(self._on_cancel)
         tasks = [*self._tasks, *([self._beat] if self._beat else [])]
         for task in tasks:
             task.cancel()
@@ -136,7 +124,7 @@ class OwnedPartition:
     def _admit(self, member: Member, opened: OpenInput) -> None:
         identity = identity_of(member.envelope)
         progress = self._journal.get(identity)
-        decision = decide(self._writer.source, opened.offset, progress, self._known(identity))
+        decision = decide(self._writer.source, opened.offset, progress, self._known.find(identity))
         if isinstance(decision, Duplicate):
             self._spawn(self._write([self._writer.duplicate(member, decision)], opened))
             return
@@ -152,8 +140,19 @@ class OwnedPartition:
             input_offset=opened.offset,
             progress=self._journal.pop(identity, None),
         )
-        self._running[identity] = request
+        self._known.begin(request)
+        self._cancel_if_asked(request)
         self._spawn(self._serve(request, opened))
+
+    def _on_cancel(self, identity: RequestIdentity) -> None:
+        if (request := self._known.running_one(identity)) is not None:
+            self._cancel_if_asked(request)
+
+    def _cancel_if_asked(self, request: RunningRequest) -> None:
+        error = self._context.control.book.find(request.envelope)
+        if error is not None:
+            log.info("cancelling", source=self._writer.source, request=request.envelope.request_id)
+            request.cancel(error.body)
 
     async def _serve(self, request: RunningRequest, opened: OpenInput) -> None:
         envelope = request.envelope
@@ -161,15 +160,16 @@ class OwnedPartition:
         with bound(request=envelope.request_id, session=envelope.session, **where):
             ending = await self._server.serve(request)
             now_ms = self._context.clock.now_ms()
-            terminal, records = self._writer.end(request, ending, now_ms)
-            offsets = await self._write(records, opened)
-            self._forget(request, result_offset=offsets[0])
+            terminal = self._writer.result(request, ending, now_ms)
+            terminal = await self._context.claims.fitting(terminal, now_ms=now_ms)
+            offsets = await self._write(self._writer.end(request, terminal), opened)
+            self._known.end(request, result_offset=offsets[0], now_ms=int(self._context.clock.now_ms()))
             observe_end(request, terminal)
             log.info("request_ended", status=terminal.status, completion_tokens=terminal.usage.completion_tokens)
 
-    async def _bury(self, record: ConsumerRecord, error: MalformedRecord) -> None:
+    async def _bury(self, record: ConsumerRecord, error: MalformedRecord, opened: OpenInput) -> None:
         log.warning("record_malformed", source=self._writer.source, offset=record.offset, error=error.message)
-        await self._commit([self._writer.dead_letter(record, error)], [Position(self.tp, record.offset)])
+        await self._write([self._writer.dead_letter(record, error)], opened)
         DEAD_LETTERS.labels(stage="worker").inc()
         RECORDS_REFUSED.labels(stage="worker", code=error.code).inc()
 
@@ -192,7 +192,7 @@ class OwnedPartition:
         except Exception as error:  # noqa: BLE001 (a partition that cannot commit has failed)
             self._fail(error)
 
-    def _checkpoint(self, _: TopicPartition) -> str:
+    def _checkpoint(self, *_: object) -> str:
         low = self._inputs.tokens_low(
             committed=self._ledger.committable,
             next_offset=self._ledger.next_offset,
@@ -200,20 +200,8 @@ class OwnedPartition:
         )
         return encode_checkpoint(Checkpoint(epoch=self.epoch, tokens_low=low))
 
-    def _known(self, identity: RequestIdentity) -> Running | Gone | None:
-        running = self._running.get(identity)
-        return Running(running.input_offset) if running is not None else self._gone.get(identity)
-
-    def _forget(self, request: RunningRequest, *, result_offset: int) -> None:
-        """It runs no more; its id is remembered for as long as a repeat of it is a duplicate."""
-        now_ms = int(self._context.clock.now_ms())
-        del self._running[request.identity]
-        self._gone[request.identity] = Gone(request.input_offset, result_offset, now_ms)
-        while next(iter(self._gone.values())).ended_at_ms < now_ms - DEDUP_WINDOW_MS:
-            self._gone.popitem(last=False)
-
     async def _say_released(self) -> None:
-        admitted = [request for request in self._running.values() if request.has_admission_mark]
+        admitted = [request for request in self._known.running if request.has_admission_mark]
         waiting = [self._writer.released(request) for request in admitted]
         try:
             async with asyncio.timeout(RELEASE_STEP_S):

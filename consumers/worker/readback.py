@@ -54,7 +54,8 @@ async def read_back(
         BrokerUnavailable: the mark did not come in time.
     """
     reader.assign([tokens])
-    reader.seek(tokens, await _start_offset(reader, tokens, tokens_low))
+    # Never behind the mark, whatever a commit's metadata says: it would be waited for in vain.
+    reader.seek(tokens, min(mark_offset, await _start_offset(reader, tokens, tokens_low)))
     entries: list[JournalEntry] = []
     try:
         async with asyncio.timeout(timeout_s):

@@ -3,21 +3,19 @@
 from aiokafka import ConsumerRecord, TopicPartition
 
 from consumers.transactor import OutRecord
+from consumers.worker.intake import dead_letter
 from consumers.worker.piece import Ending, Piece
 from consumers.worker.request import RunningRequest
-from consumers.worker.results import fitted, result, token_delta
+from consumers.worker.results import result, token_delta
 from consumers.worker.takeover import Duplicate
 from runtime.headers import record_headers
 from schemas.batches import Member
 from schemas.codec import DEAD_LETTER, JOURNAL, RESULT
-from schemas.control import DeadLetter
 from schemas.envelope import Envelope, ModelHashes
 from schemas.errors import HeadraceError
 from schemas.names import Names
 from schemas.results import DuplicateOf, Result
 from schemas.tokens import Admitted, Ended, JournalRecord, Released, Takeover
-
-MAX_DEAD_VALUE_BYTES = 700_000
 
 
 class RecordWriter:
@@ -77,11 +75,13 @@ class RecordWriter:
         )
         return self._journal("ended", envelope, mark)
 
-    def end(self, request: RunningRequest, ending: Ending, now_ms: float) -> tuple[Result, list[OutRecord]]:
+    def result(self, request: RunningRequest, ending: Ending, now_ms: float) -> Result:
+        """How a request ended. It may be too large for a record."""
+        return result(request, ending, now_ms=now_ms, build=self._build)
+
+    def end(self, request: RunningRequest, terminal: Result) -> list[OutRecord]:
         """The terminal record of a request and its mark, to be written in one transaction, the result first."""
-        terminal = result(request, ending, now_ms=now_ms, build=self._build)
-        terminal = fitted(terminal, RESULT.encode(terminal))
-        return terminal, [
+        return [
             self._record(self._names.results, "result", request.envelope, RESULT.encode(terminal)),
             self.ended(request, terminal),
         ]
@@ -99,26 +99,11 @@ class RecordWriter:
         return self._record(self._names.results, "duplicate", envelope, RESULT.encode(record))
 
     def dead_letter(self, record: ConsumerRecord, error: HeadraceError) -> OutRecord:
-        """A record that cannot be decoded, whole."""
-        letter = DeadLetter(
-            topic=record.topic,
-            partition=record.partition,
-            offset=record.offset,
-            timestamp_ms=record.timestamp,
-            stage="worker",
-            error=error.body,
-            request_id=f"{record.topic}-{record.partition}-{record.offset}",
-            key=record.key,
-            # As base64 inside JSON it must fit a record again; what does not stays readable at its place in the topic.
-            value=record.value if len(record.value or b"") <= MAX_DEAD_VALUE_BYTES else None,
-            headers=list(record.headers),
-        )
+        """A record that cannot be decoded, under its own key and headers."""
+        letter = dead_letter(record, error)
+        key = letter.key if letter.key is not None else self.source.encode()
         return OutRecord(
-            self._names.dead_letters,
-            self._tp.partition,
-            record.key,
-            DEAD_LETTER.encode(letter),
-            list(record.headers),
+            self._names.dead_letters, self._tp.partition, key, DEAD_LETTER.encode(letter), list(letter.headers)
         )
 
     def _journal(self, kind: str, envelope: Envelope, record: JournalRecord) -> OutRecord:

@@ -1,5 +1,7 @@
 """One request while a worker runs it: what each choice has said, when, and how it ends."""
 
+import asyncio
+
 from consumers.journal import ChoiceProgress, Progress, identity_of
 from consumers.worker.piece import Closing, Ending, Piece
 from engine.types import GenerationOutput
@@ -30,6 +32,9 @@ class RunningRequest:
         self.has_gap = progress.has_gap if progress else False
         self.choices = _choices(member, progress)
         self.fault: ErrorBody | None = None
+        # Set when it is over or was cancelled: whoever waits for it looks again.
+        self.halted = asyncio.Event()
+        self.cancelled: Ending | None = None
         self.num_cached_tokens = 0
         self.num_tokens_before = sum(len(choice.token_ids) for choice in self.choices.values())
         self.has_admission_mark = False
@@ -114,6 +119,12 @@ class RunningRequest:
         )
         self._append(choice, piece)
         return piece
+
+    def cancel(self, error: ErrorBody) -> None:
+        """Somebody asked that it stop. It ends so unless its choices have decided otherwise by then."""
+        if self.cancelled is None:
+            self.cancelled = Ending("cancelled", error)
+            self.halted.set()
 
     def stop_as(self, ending: Ending) -> None:
         """Let it end like this if the engine stops it now; a choice that ends by itself before that is not touched."""

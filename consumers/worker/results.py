@@ -1,18 +1,12 @@
 """What a worker says of a request: deltas in the shape of OpenAI's chunks, results in that of its completions. Pure."""
 
-import msgspec
-
 from consumers.journal import ChoiceProgress
 from consumers.worker.piece import Ending, Piece
 from consumers.worker.request import RunningRequest
 from schemas.batches import Member
-from schemas.errors import ResultTooLarge
 from schemas.requests import Message
 from schemas.results import Result, ResultChoice, Timings
 from schemas.tokens import ChunkChoice, ChunkMessage, TokenDelta
-
-# A broker refuses records of 1 MiB; key and headers need some of it.
-MAX_RESULT_BYTES = 1_000_000
 
 _MS_PER_S = 1000
 
@@ -70,18 +64,6 @@ def result(request: RunningRequest, ending: Ending, *, now_ms: float, build: str
         traceparent=envelope.traceparent,
         timings=timings(request, now_ms),
     )
-
-
-def fitted(terminal: Result, encoded: bytes) -> Result:
-    """The result itself, or a failed one in its place if it does not fit a record: its deltas are in the log anyway."""
-    if len(encoded) <= MAX_RESULT_BYTES:
-        return terminal
-    error = ResultTooLarge(
-        f"the result has {len(encoded)} bytes, more than the {MAX_RESULT_BYTES} of a record: ask for fewer choices, "
-        "tokens or logprobs; the tokens themselves are on the token stream"
-    )
-    emptied = {"choices": [], "messages": [], "prompt_token_ids": [], "num_base_tokens": 0}
-    return msgspec.structs.replace(terminal, status="failed", error=error.body, **emptied)
 
 
 def timings(request: RunningRequest, now_ms: float) -> Timings:

@@ -9,19 +9,24 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any
 
+from consumers.control import ControlReader
 from consumers.transactor import OutRecord
+from consumers.worker.claims import WorkerClaims
 from consumers.worker.context import WorkerContext
 from consumers.worker.group import PartitionGroup
+from consumers.worker.hang import HangWatch
 from consumers.worker.host import HostedModel, load_model, model_settings
 from consumers.worker.meter import watch_engine
 from consumers.worker.plain import PlainProducer
 from consumers.worker.port import EnginePort
 from engine.thread import EngineThread
+from runtime.claims import ClaimStore
 from runtime.clock import BrokerClock
 from runtime.health import Health
 from runtime.kafka import make_admin, partition_for
 from runtime.logging import get_logger
 from runtime.role import Role
+from runtime.storage import ObjectStore
 from runtime.topics import require
 from schemas.codec import MODEL
 from schemas.names import LANES, Names
@@ -29,7 +34,7 @@ from schemas.settings import Settings
 
 log = get_logger(__name__)
 
-# Health turns red when nothing was polled, or the engine did not finish a step, for so long.
+# Health turns red when nothing was polled for so long.
 STALL_S = 30.0
 
 # A step that hangs must not keep the process from ending.
@@ -52,6 +57,8 @@ class WorkerRole(Role):
         self._failed = asyncio.Event()
         self._stopped = asyncio.Event()
         self._engine_died: asyncio.Future[None] | None = None
+        self._control: ControlReader | None = None
+        self._hang_watch: HangWatch | None = None
 
     async def start(self) -> None:
         """Load the model and connect, then join. Cleans up after itself when it fails or is cancelled."""
@@ -67,6 +74,7 @@ class WorkerRole(Role):
         polling = [asyncio.create_task(group.run()) for group in self._groups]
         stopped = asyncio.create_task(self._stopped.wait())
         ends: list[asyncio.Future[Any]] = [*polling, stopped, *([self._engine_died] if self._engine_died else [])]
+        ends += [self._control.following] if self._control else []
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if stopped not in done:
@@ -104,6 +112,8 @@ class WorkerRole(Role):
 
     async def _start(self) -> None:
         kafka, clock = self._settings.kafka, BrokerClock()
+        objects = ObjectStore(self._settings.storage)
+        self._resources.callback(objects.close)
         loading = asyncio.create_task(asyncio.to_thread(load_model, self._settings))
         await require(kafka, self._topics())
         plain, admin = PlainProducer(kafka, clock), make_admin(kafka)
@@ -111,9 +121,18 @@ class WorkerRole(Role):
         self._resources.push_async_callback(admin.close)
         await plain.start()
         await admin.start()
+        # Before any request is taken in, and while the model loads.
+        self._control = control = ControlReader(
+            kafka, self._names, max_age_s=self._settings.gate.max_age_s, clock=clock
+        )
+        self._resources.push_async_callback(control.stop)
+        await control.start()
         self._model = model = await loading
         model.engine.start()
         self._resources.push_async_callback(asyncio.to_thread, model.engine.stop, drain=False, timeout_s=ENGINE_STOP_S)
+        self._hang_watch = HangWatch(model.engine, self._settings.worker)
+        self._hang_watch.start()
+        self._resources.push_async_callback(asyncio.to_thread, self._hang_watch.stop)
         watch_engine(lambda: model.engine.stats)
         self._watch(model.engine)
         await self._announce(plain, model)
@@ -125,7 +144,9 @@ class WorkerRole(Role):
                 engine=EnginePort(model.engine, asyncio.get_running_loop()),
                 plain=plain,
                 admin=admin,
+                claims=WorkerClaims(ClaimStore(objects), self._names),
                 clock=clock,
+                control=control,
                 worker=self._worker,
                 build=version("headrace"),
             )
@@ -182,14 +203,11 @@ class WorkerRole(Role):
         now_s = time.monotonic()
         if any(not group.is_rebalancing and now_s - group.polled_at_s > STALL_S for group in self._groups):
             return f"nothing was polled for {STALL_S:.0f} s"
-        step_started_at_s = self._model.engine.current_step_started_at if self._model else None
-        if step_started_at_s is not None and now_s - step_started_at_s > STALL_S:
-            return f"a step of the engine takes more than {STALL_S:.0f} s"
-        return None
+        return self._hang_watch.problem if self._hang_watch else None
 
     def _topics(self) -> list[str]:
         names = self._names
         lanes = [
             name for lane in LANES for name in (names.batches(self._settings.worker.model, lane), names.refusals(lane))
         ]
-        return [*lanes, names.tokens, names.results, names.models, names.dead_letters]
+        return [*lanes, names.tokens, names.results, names.control, names.models, names.dead_letters]

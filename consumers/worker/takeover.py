@@ -8,6 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from consumers.journal import Progress
+from schemas.codec import Codec
+from schemas.envelope import Natural
+from schemas.errors import MalformedRecord
 
 # How long an id that has ended is remembered by broker time: in it, a repeat is a duplicate and not a new request.
 DEDUP_WINDOW_MS = 600_000
@@ -20,8 +23,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     the committed offset on.
     """
 
-    epoch: int
-    tokens_low: int
+    epoch: Natural
+    tokens_low: Natural
+
+
+_CHECKPOINT: Codec[Checkpoint] = Codec(Checkpoint, "json")
 
 
 class Running(NamedTuple):
@@ -97,6 +103,6 @@ def encode_checkpoint(checkpoint: Checkpoint) -> str:
 def decode_checkpoint(metadata: str) -> Checkpoint | None:
     """The checkpoint of a commit. None where there is none: then all that is kept must be read."""
     try:
-        return msgspec.json.decode(metadata, type=Checkpoint)
-    except msgspec.DecodeError:
+        return _CHECKPOINT.decode(metadata.encode(errors="replace"))
+    except MalformedRecord:
         return None

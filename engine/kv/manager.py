@@ -31,6 +31,13 @@ class KVManager:
         self._make_chain = make_chain
         # Keys of blocks that running sequences are going to fill, so that nobody computes the same prefix beside them.
         self._claims: dict[bytes, Sequence] = {}
+        # Blocks with numbers that are not finite, which nobody holds. They must be cleared before anything reads them.
+        self._dirty: set[int] = set()
+
+    @property
+    def is_caching(self) -> bool:
+        """Whether blocks are found by their content."""
+        return self._make_chain is not None
 
     def match(self, sequence: Sequence) -> PrefixMatch:
         """The longest cached or forkable prefix. Leaves at least one token to compute: its logits are needed."""
@@ -63,13 +70,22 @@ class KVManager:
         for key in self._keys(sequence)[sequence.num_named :]:
             self._claims.setdefault(key, sequence)
 
-    def num_missing(self, sequence: Sequence, num_tokens: int) -> int:
-        """How many new blocks `grow` would take."""
-        copied = self._shared_tail(sequence) is not None
-        return max(0, _num_blocks(num_tokens) - len(sequence.blocks)) + copied
+    def has_place(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether `grow` would change nothing: most often so, hence asked first."""
+        blocks = sequence.blocks
+        place = sequence.num_computed // BLOCK_SIZE
+        return num_tokens <= len(blocks) * BLOCK_SIZE and self.pool.is_writable(blocks[place])
+
+    def has_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Whether `grow` would find its blocks."""
+        num_copied = self._shared_tail(sequence) is not None
+        num_new = max(0, _num_blocks(num_tokens) - len(sequence.blocks))
+        return num_new + num_copied <= self.pool.num_available
 
     def grow(self, sequence: Sequence, num_tokens: int) -> BlockCopy | None:
         """Give the sequence room for `num_tokens` tokens; the copy, if its next row falls into a block of others."""
+        if self.has_place(sequence, num_tokens):
+            return None
         copy = None
         place = self._shared_tail(sequence)
         if place is not None:
@@ -103,13 +119,38 @@ class KVManager:
         sequence.blocks = []
         sequence.num_computed = sequence.num_named = 0
 
-    def discard(self, sequence: Sequence) -> list[int]:
-        """Release blocks whose content is bad; returns those that nobody else holds, to be cleared before reuse."""
+    def trim(self, sequence: Sequence) -> None:
+        """Take back the blocks beyond the sequence's tokens, which a wrong draft had asked for."""
+        while len(sequence.blocks) > _num_blocks(sequence.num_tokens):
+            self.pool.release(sequence.blocks.pop())
+
+    def discard(self, sequence: Sequence) -> None:
+        """Release blocks whose content is bad. Those that nobody else holds are dirty until they are cleared."""
         for block in sequence.blocks:
             self.pool.unname(block)
         bad = list(sequence.blocks)
         self.release(sequence)
-        return [block for block in bad if not self.pool.is_used(block)]
+        self._dirty.update(block for block in bad if not self.pool.is_used(block))
+
+    def take_dirty(self) -> list[int]:
+        """The dirty blocks, for a plan that clears them."""
+        dirty = sorted(self._dirty)
+        self._dirty.clear()
+        return dirty
+
+    def mark_dirty(self, blocks: list[int]) -> None:
+        """Blocks that were to be cleared, in a step that failed, and that nobody holds again."""
+        self._dirty.update(blocks)
+
+    def hold(self, key: bytes) -> int:
+        """Take a reference on the block with this content, or else on a nameless one, to be overwritten as a whole."""
+        block = self.pool.find(key)
+        if block is not None:
+            self.pool.share(block)
+            return block
+        block = self.pool.allocate()
+        self._dirty.discard(block)
+        return block
 
     def _name(self, sequence: Sequence, place: int, key: bytes) -> None:
         block = sequence.blocks[place]

@@ -100,13 +100,6 @@ class BlockPool:
         """Whether its one holder may change it: a shared or named block is read by others, now or later."""
         return self._references[block] == 1 and self._keys[block] is None
 
-    def forget_unused(self) -> None:
-        """Drop the whole prefix cache: every block that is not used becomes free."""
-        while self._cached:
-            block, _ = self._cached.popitem(last=False)
-            self._forget(block)
-            self._free.append(block)
-
     def _forget(self, block: int) -> None:
         key = self._keys[block]
         if key is not None:

@@ -1,10 +1,13 @@
 """`headrace chat`: one request, or a conversation."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from headrace.cli.exits import EXIT_INTERRUPTED, EXIT_OK
+from headrace.cli.form import JsonSchemaOption, response_format
 from headrace.cli.options import ConfigOption, DebugOption, JsonOption, SessionOption, SetOption, TimeoutOption, load
 
 if TYPE_CHECKING:
@@ -23,8 +26,15 @@ def chat(
     max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
     temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, help="0 is greedy.")] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Makes the answer repeatable.")] = None,
+    json_schema: JsonSchemaOption = None,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show the answer as it is made.")] = True,
     timeout: TimeoutOption = 120.0,
+    cancel: Annotated[
+        bool,
+        typer.Option(
+            "--cancel-on-interrupt/--keep", help="What Ctrl-C does to the request: it is stopped, or runs on unseen."
+        ),
+    ] = True,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -32,7 +42,9 @@ def chat(
 ) -> None:
     """Ask a model, and see the answer as it is made. Without a text, a conversation.
 
-    With `--json`, each delta is a line on stdout, and the result is the last one (`--no-stream`: the only one).
+    With `--json`, each delta is a line on stdout, and the result is the last one (`--no-stream`: the only one). Ctrl-C
+    stops the answer and cancels the request, so that nobody computes what nobody reads; with `--keep` it runs on, and
+    `headrace tail` shows it later.
 
     [dim]headrace chat "Why is the sky blue?"
     headrace chat "And at night?" --session sky --max-tokens 60
@@ -44,46 +56,79 @@ def chat(
     import asyncio
 
     settings = load(config, set_).settings
-    options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    form = response_format(json_schema)
+    options = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "response_format": form}
     if text is None and sys.stdin.isatty():
         if as_json:
             raise typer.BadParameter("a conversation has no --json: give a text")
         from headrace.cli.conversation import converse
 
-        asyncio.run(converse(settings, session, model=model, system=system, timeout_s=timeout, options=options))
-        return
+        talk = converse(settings, session, model=model, system=system, timeout_s=timeout, options=options)
+        raise typer.Exit(asyncio.run(talk))
     asked = sys.stdin.read() if text in (None, "-") else text
     if not asked or not asked.strip():
         raise typer.BadParameter("there is nothing to ask")
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": asked})
     arguments = {"session": session, "model": model, "timeout_s": timeout, **options}
-    asyncio.run(_ask(settings, messages, arguments, stream=stream, as_json=as_json))
+    how = _How(stream=stream, as_json=as_json, keeps=not cancel)
+    raise typer.Exit(asyncio.run(_ask(settings, messages, arguments, how)))
 
 
-async def _ask(
-    settings: "Settings", messages: list[dict[str, str]], arguments: dict[str, Any], *, stream: bool, as_json: bool
-) -> None:
+class _How(NamedTuple):
+    """How an answer is shown, and what becomes of the request when that is interrupted."""
+
+    stream: bool
+    as_json: bool
+    keeps: bool
+
+
+async def _ask(settings: "Settings", messages: list[dict[str, str]], arguments: dict[str, Any], how: _How) -> int:
+    import asyncio
+
+    from headrace.cli.interrupts import on_ctrl_c
+    from headrace.cli.stopping import Stopper
     from headrace.client import Client
+    from schemas.errors import RequestFailed
 
     async with Client(settings) as client:
         answer = client.stream(messages, **arguments)
-        if as_json:
-            await show_json(answer, with_deltas=stream)
+        stopper = Stopper(client, answer, arguments["session"], keeps=how.keeps)
+        if how.as_json:
+            shown = show_json(answer, with_deltas=how.stream)
         else:
-            await show(answer, is_live=stream)
+            shown = _show_with_sign_of_life(settings, answer, is_live=how.stream)
+        try:
+            with on_ctrl_c(stopper.stop):
+                await stopper.until_end(asyncio.create_task(shown))
+        except RequestFailed as error:
+            if not stopper.was_asked or error.result.status != "cancelled":
+                raise
+        if stopper.was_asked:
+            stopper.say()
+            return EXIT_INTERRUPTED
+    return EXIT_OK
 
 
-async def show(answer: "TokenStream", *, is_live: bool = True) -> None:
-    """Show a stream on stdout, and its figures on stderr."""
+async def _show_with_sign_of_life(settings: "Settings", answer: "TokenStream", *, is_live: bool) -> None:
+    from headrace.cli.waiting import sign_of_life
+
+    async with sign_of_life(settings) as waiting:
+        await show(answer, is_live=is_live, on_delta=waiting.clear)
+
+
+async def show(answer: "TokenStream", *, is_live: bool = True, on_delta: Callable[[], None] = lambda: None) -> None:
+    """Show a stream on stdout, and its figures on stderr. Raises RequestFailed also where it was cancelled."""
     from headrace.cli.speaker import Speaker, note
 
     speaker = Speaker(sys.stdout, is_live=is_live)
     try:
         async for delta in answer:
+            on_delta()
             speaker.say(delta)
     finally:
         speaker.end()
+    _check(answer)
     note(speaker.figures)
 
 
@@ -98,3 +143,12 @@ async def show_json(answer: "TokenStream", *, with_deltas: bool) -> None:
     finally:
         if answer.result is not None:
             print_json_line(answer.result)
+    _check(answer)
+
+
+def _check(answer: "TokenStream") -> None:
+    """A stream ends quietly where its request was cancelled; who did not ask for that must hear of it."""
+    from schemas.errors import RequestFailed
+
+    if answer.result is not None and answer.result.status != "completed":
+        raise RequestFailed(answer.result)

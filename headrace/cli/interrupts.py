@@ -1,15 +1,17 @@
-"""Ctrl-C for commands that have something to put away: the first one stops in good order, the second one at once."""
+"""Ctrl-C for commands that have something to put away or to stop, and what happens when it is pressed again."""
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.cli.exits import EXIT_INTERRUPTED
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ENDS = (signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, *_ENDS)
 
 
 def run(work: Coroutine[Any, Any, int], *, on_first: Callable[[], None]) -> int:
@@ -18,6 +20,32 @@ def run(work: Coroutine[Any, Any, int], *, on_first: Callable[[], None]) -> int:
     A second signal ends the process on the spot. What it had started is ended by the guards then.
     """
     return asyncio.run(_run(work, on_first))
+
+
+@contextmanager
+def on_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
+    """Inside the block Ctrl-C calls `act`, as often as it is pressed, and does nothing else."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, act)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextmanager
+def end_in_order() -> Iterator[None]:
+    """Inside the block, whoever ends the process or closes its terminal cancels the task that runs the block."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a task runs this block")
+    for number in _ENDS:
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in _ENDS:
+            loop.remove_signal_handler(number)
 
 
 def _show_cursor() -> None:

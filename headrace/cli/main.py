@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from headrace.cli import chat, config, demo, doctor, serve, tail, topics, up, version
+from headrace.cli import bench, cancel, chat, config, demo, doctor, generate, serve, tail, topics, up, version
 from headrace.cli.exits import EXIT_INTERRUPTED, exit_code_of, report
 from headrace.cli.help import command
 
@@ -26,9 +26,12 @@ command(app, "demo")(demo.demo)
 command(app, "up")(up.up)
 command(app, "chat")(chat.chat)
 command(app, "tail")(tail.tail)
+command(app, "cancel")(cancel.cancel)
 app.add_typer(serve.app, name="serve")
 app.add_typer(topics.app, name="topics")
 app.add_typer(config.app, name="config")
+command(app, "generate")(generate.generate)
+app.add_typer(bench.app, name="bench")
 command(app, "doctor")(doctor.doctor)
 command(app, "version")(version.version)
 

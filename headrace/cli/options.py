@@ -25,6 +25,10 @@ DebugOption = Annotated[
 SessionOption = Annotated[
     str | None, typer.Option("--session", metavar="ID", help="The session that the request belongs to.")
 ]
+ModelOption = Annotated[str | None, typer.Option("--model", metavar="NAME", help="One of the settings' models.")]
+GgufOption = Annotated[
+    str | None, typer.Option("--gguf", metavar="FILE", help="A model's file instead, or wheel:PACKAGE.")
+]
 TimeoutOption = Annotated[
     float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="The longest silence that is waited for.")
 ]

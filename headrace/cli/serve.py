@@ -1,7 +1,6 @@
 """`headrace serve`: one process of one role, as production runs it."""
 
 import asyncio
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ import typer
 
 from headrace.cli.exits import is_debug
 from headrace.cli.help import command, help_text
+from headrace.cli.needs import WORKER_NEEDS, refuse_missing
 from headrace.cli.options import ConfigOption, DebugOption, SetOption
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # What a role imports beside the base of the package, by the extra that brings it (of the same name as the role).
 _NEEDED = {
     "gate": (),
-    "pipeline": ("faust", "tokenizers", "jinja2", "numpy", "blake3"),
-    "worker": ("torch", "triton", "gguf", "tokenizers", "jinja2", "numpy", "blake3"),
+    "pipeline": ("faust", "tokenizers", "jinja2", "numpy", "blake3", "llguidance"),
+    "worker": WORKER_NEEDS,
 }
 
 
@@ -88,20 +88,12 @@ def _serve(name: str, make: Callable[["Settings"], "Role"], config: Path | None,
     from runtime.logging import configure
     from runtime.role import run_role
 
-    _refuse_missing(name)
+    refuse_missing(f"a {name}", _NEEDED[name], extra=name)
     settings = resolve_settings(config, overrides=overrides or []).settings
     configure(_logging(settings), role=name)
     section = getattr(settings, name)
     run = run_role(make(settings), metrics_host=section.metrics_host, metrics_port=section.metrics_port)
     raise typer.Exit(asyncio.run(run))
-
-
-def _refuse_missing(role: str) -> None:
-    from schemas.errors import SettingsError
-
-    missing = [module for module in _NEEDED[role] if importlib.util.find_spec(module) is None]
-    if missing:
-        raise SettingsError(f"a {role} needs {', '.join(missing)}: pip install 'headrace[{role}]'")
 
 
 def _logging(settings: "Settings") -> "LoggingSettings":

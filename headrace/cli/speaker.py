@@ -18,6 +18,8 @@ class Speaker:
         self._out = out
         self._is_live = is_live
         self._texts: dict[int, list[str]] = {}
+        # What came while the user was typing.
+        self._held: list[str] | None = None
         # A model's text may hold escape sequences: they must not reach a terminal.
         self._is_terminal = out.isatty()
         self._started_s = time.monotonic()
@@ -31,11 +33,23 @@ class Speaker:
         self._count(delta)
         self._texts.setdefault(delta.choice, []).append(delta.text)
         if self._is_live and delta.choice == 0:
-            self._out.write(self._safe(delta.text))
+            self._show(delta.text)
+
+    def hold(self) -> None:
+        """Leave the line to the user, and show nothing until `release`."""
+        if self._held is None:
+            self._held = []
+            self._out.write("\n")
             self._out.flush()
+
+    def release(self) -> None:
+        """Show what came meanwhile."""
+        held, self._held = self._held or [], None
+        self._show("".join(held))
 
     def end(self) -> None:
         """Show what was not shown yet, and end the line. Silent if nothing was said."""
+        self.release()
         for choice, texts in sorted(self._texts.items()):
             if choice > 0:
                 self._out.write(f"[choice {choice}]\n")
@@ -54,6 +68,13 @@ class Speaker:
         if behind_first > 0 and seconds > 0:
             parts.append(f"{behind_first / seconds:.1f} tokens/s")
         return " · ".join(parts)
+
+    def _show(self, text: str) -> None:
+        if self._held is not None:
+            self._held.append(text)
+            return
+        self._out.write(self._safe(text))
+        self._out.flush()
 
     def _count(self, delta: Delta) -> None:
         if not delta.token_ids:

@@ -8,7 +8,9 @@ from typing import Unpack
 
 import msgspec
 
+from headrace.client.absence import why_absent
 from headrace.client.assembly import Assembly
+from headrace.client.cancel import encode_cancel
 from headrace.client.delta import Delta
 from headrace.client.inbox import Inbox
 from headrace.client.link import Link, connected
@@ -19,7 +21,7 @@ from headrace.client.stream import Outcome, TokenStream
 from headrace.settings import resolve_settings
 from runtime.kafka import partition_for
 from schemas.envelope import DEFAULT_TENANT
-from schemas.errors import HeadraceError
+from schemas.errors import HeadraceError, NoAnswer
 from schemas.results import Result
 from schemas.settings import Settings
 
@@ -111,6 +113,20 @@ class Client:
         async with stream:
             return await stream.read()
 
+    async def cancel(self, request_id: str, *, session: str | None = None, reason: str | None = None) -> None:
+        """Ask that a request stop. The asking is durable when this returns, and holds for a request still to come.
+
+        The request ends as cancelled and keeps what it has said; one that has ended by itself stays as it is. Which of
+        both its result tells (`stream`, `tail`). A request of a session is meant with `session` only.
+
+        Raises:
+            InvalidValue: these can be no request's.
+            BrokerUnavailable: the broker is away.
+        """
+        await self._connected.send_cancel(
+            encode_cancel(request_id, tenant=self._tenant, session=session, reason=reason)
+        )
+
     def tail(
         self,
         request_id: str,
@@ -181,5 +197,14 @@ async def _read_again(
     origin = await find_origin(link.scout, link.names, search.request_id, session=search.session, since=search.since)
     # A reader of its own: the shared one stands at the end of the log.
     async with link.open_reader() as reader, reader.follow(inbox, origin):
-        while (delta := await link.next_delta(inbox, outcome, timeout_s)) is not None:
-            yield delta
+        try:
+            while (delta := await link.next_delta(inbox, outcome, timeout_s)) is not None:
+                yield delta
+        except NoAnswer:
+            absent = await why_absent(
+                link.scout, origin.partition, search.request_id, session=search.session, since=search.since
+            )
+            if absent is None:
+                raise
+            heard = f"nothing was heard of request {search.request_id} for {timeout_s:g} s"
+            raise NoAnswer(f"{heard}; {absent}") from None

@@ -14,6 +14,7 @@ from headrace.client.scout import Scout
 from headrace.groups import RoleGroup, worker_groups
 from runtime.broker import broker_errors
 from schemas.codec import JOURNAL
+from schemas.errors import MalformedRecord
 from schemas.names import Names
 from schemas.settings import KafkaSettings
 from schemas.tokens import Takeover
@@ -50,8 +51,9 @@ class EpochBook:
         found: int | None = epoch
         while found is not None and found >= tokens_offset:
             record = await self._scout.read(TopicPartition(self._names.tokens, partition), found)
-            mark = JOURNAL.decode(record.value) if record else None
-            found = mark.previous_epoch if isinstance(mark, Takeover) else None
+            before = _previous_epoch(record.value) if record else None
+            # A mark that names one behind itself is none of a worker's: it must not lead us in a circle.
+            found = before if before is not None and before < found else None
         return found
 
     async def _metadata(self, group: str, topics: Sequence[str], partition: int) -> dict[str, str]:
@@ -68,3 +70,12 @@ class EpochBook:
                 self._coordinators.pop(group, None)  # it may have moved: asked anew the next time
                 raise
         return {tp.topic: commit.metadata for tp, commit in commits.items() if commit.metadata}
+
+
+def _previous_epoch(value: bytes | None) -> int | None:
+    """What a takeover mark says of the one before; None where something else stands."""
+    try:
+        mark = JOURNAL.decode(value)
+    except MalformedRecord:
+        return None
+    return mark.previous_epoch if isinstance(mark, Takeover) else None

@@ -9,6 +9,7 @@ from aiokafka import TopicPartition
 
 from consumers.journal import VoidRule
 from headrace.client.inbox import Inbox
+from headrace.client.repeats import Repeat
 from schemas.codec import JOURNAL, RESULT
 from schemas.errors import HeadraceError, MalformedRecord
 from schemas.names import Names
@@ -19,11 +20,11 @@ from schemas.tokens import TokenDelta
 log = logging.getLogger(__name__)
 
 
-class PointsTo(NamedTuple):
-    """A stream's request was sent again: its result stands at an offset of `results` that may have been passed."""
+class Claimed(NamedTuple):
+    """A stream's result is there; most of it lies in object storage."""
 
     inbox: Inbox
-    result_offset: int
+    result: Result
 
 
 class Feed:
@@ -75,7 +76,7 @@ class Feed:
             for inbox in self._of(record.request_id, record.tenant, key):
                 inbox.take(record)
 
-    def take_result(self, offset: int, key: bytes | None, value: bytes | None) -> Iterator[Inbox | PointsTo]:
+    def take_result(self, offset: int, key: bytes | None, value: bytes | None) -> Iterator[Inbox | Claimed | Repeat]:
         """Take a record of `results`; gives the streams that have a result now, or are told where it is."""
         # Results are large, and only those of our own requests are of interest: the key tells before any decoding.
         if not any(inbox.key == key for inbox in self._all()):
@@ -87,10 +88,15 @@ class Feed:
             return
         for inbox in self._of(record.request_id, record.tenant, key):
             if isinstance(record, Result):
+                if not inbox.settle():
+                    continue
+                if record.claim is not None:
+                    yield Claimed(inbox, record)
+                    continue
                 inbox.take_result(record)
                 yield inbox
-            elif isinstance(record, DuplicateOf) and record.result_offset is not None:
-                yield PointsTo(inbox, record.result_offset)
+            elif isinstance(record, DuplicateOf):
+                yield Repeat(inbox, offset, record.result_offset, record.has_ended)
 
     def _of(self, request_id: str, tenant: str, key: bytes | None) -> list[Inbox]:
         return [

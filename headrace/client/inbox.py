@@ -20,6 +20,7 @@ class Inbox:
         self.key = key
         self.tenant = tenant
         self.has_ended = False
+        self._is_settled = False
         self._items: asyncio.Queue[Delta | Result | HeadraceError] = asyncio.Queue()
 
     @property
@@ -34,6 +35,12 @@ class Inbox:
             self._items.put_nowait(delta)
         if self.assembly.is_whole:
             self.finish()
+
+    def settle(self) -> bool:
+        """Whether a terminal record that was just read is the first one: later ones are void."""
+        is_first = not self._is_settled
+        self._is_settled = True
+        return is_first
 
     def take_result(self, result: Result) -> None:
         """Take the terminal record. The stream goes on until `finish` if deltas are still to be read."""

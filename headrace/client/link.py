@@ -4,6 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from headrace.client.cancel import OutgoingCancel
+from headrace.client.claims import ClientClaims
 from headrace.client.delta import Delta
 from headrace.client.diagnosis import explain, missing_roles
 from headrace.client.epochs import EpochBook
@@ -13,7 +15,7 @@ from headrace.client.reader import FETCH_MAX_WAIT_MS, LogReader
 from headrace.client.scout import Scout
 from headrace.client.stream import Outcome
 from runtime.broker import broker_errors
-from runtime.kafka import make_admin, make_consumer, make_producer, running
+from runtime.kafka import make_admin, make_consumer, make_producer, partition_for, running
 from runtime.topics import count_partitions
 from runtime.tracing import HEADER as TRACEPARENT
 from runtime.tracing import traceparent_of
@@ -29,6 +31,7 @@ class Link:
 
     def __init__(self, settings: Settings, names: Names, producer: Any, scout: Scout, epochs: EpochBook) -> None:
         self._settings = settings
+        self.claims = ClientClaims(settings.storage, names)
         self._producer = producer
         self.epochs = epochs
         self.names = names
@@ -43,10 +46,17 @@ class Link:
                 consumer = await opened.enter_async_context(
                     running(make_consumer(kafka, fetch_max_wait_ms=FETCH_MAX_WAIT_MS))
                 )
-            yield await opened.enter_async_context(LogReader(consumer, self.names, self.scout, self.epochs))
+            reader = LogReader(consumer, self.names, self.scout, self.epochs, self.claims)
+            yield await opened.enter_async_context(reader)
 
     async def send(self, request: OutgoingRequest, partition: int) -> None:
-        """Write a request; it is durable when this returns. Raises InvalidValue if it is too large."""
+        """Write a request; it is durable when this returns. One that is too large for a record leaves a claim in it.
+
+        Raises:
+            RequestTooLarge: it is too large for an object as well.
+            SettingsError, StorageUnavailable: it needs object storage, and there is none.
+        """
+        request = await self.claims.fitting(request)
         with broker_errors(self._settings.kafka):
             await self._producer.send_and_wait(
                 self.names.requests(request.lane),
@@ -56,11 +66,22 @@ class Link:
                 headers=[(TRACEPARENT, traceparent_of([]).encode())],
             )
 
+    async def send_cancel(self, cancel: OutgoingCancel) -> None:
+        """Write a cancel; it is durable when this returns."""
+        with broker_errors(self._settings.kafka):
+            await self._producer.send_and_wait(
+                self.names.control,
+                cancel.value,
+                key=cancel.key,
+                partition=partition_for(cancel.key, self.scout.num_partitions),
+                headers=[(TRACEPARENT, traceparent_of([]).encode())],
+            )
+
     async def next_delta(self, inbox: Inbox, outcome: Outcome, timeout_s: float) -> Delta | None:
         """The next delta of a stream; None behind the last one, with the result in `outcome`.
 
         Raises:
-            RequestFailed: the request ended otherwise than completed.
+            RequestFailed: the request failed or expired.
             NoAnswer: nothing came for `timeout_s`.
         """
         try:
@@ -70,7 +91,8 @@ class Link:
         if isinstance(item, Delta):
             return item
         outcome.result = item
-        if item.status != "completed":
+        # Who cancels a request wants its stream to end: that is no error of the stream.
+        if item.status not in ("completed", "cancelled"):
             raise RequestFailed(item)
         return None
 
@@ -100,6 +122,7 @@ async def connected(settings: Settings) -> AsyncIterator[Link]:
         scout = Scout(consumer, kafka, names, num_partitions)
         epochs = EpochBook(admin, kafka, names, settings.models, scout)
         link = Link(settings, names, producer, scout, epochs)
+        opened.callback(link.claims.close)
         link.reader = await opened.enter_async_context(link.open_reader())
         yield link
 

@@ -36,6 +36,8 @@ class RequestOptions(TypedDict, total=False):
     stop_token_ids: list[int] | None
     min_tokens: int | None
     ignore_eos: bool | None
+    response_format: dict[str, Any] | None
+    structured_outputs: dict[str, Any] | None
     logprobs: bool | None
     top_logprobs: int | None
     user: str | None
@@ -54,6 +56,7 @@ class OutgoingRequest(NamedTuple):
     tenant: str
     lane: Lane
     value: bytes
+    kind: str = "chat"
 
 
 def new_request_id() -> str:

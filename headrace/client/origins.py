@@ -1,19 +1,15 @@
 """Where in the log a request's stream lies, found from its id alone where the id says so."""
 
 import re
-import uuid
 from datetime import datetime
 
 from aiokafka import TopicPartition
 
+from headrace.client.ids import CLOCK_MARGIN_MS, uuid7_ms
 from headrace.client.reader import Origin
 from headrace.client.scout import Scout
 from runtime.kafka import partition_for
 from schemas.names import Names
-
-# Ids carry the time of the machine that made them, records that of the broker: their clocks may differ by this much.
-_CLOCK_MARGIN_MS = 60_000
-_UUID7 = 7
 
 # The id of a request that had none: topic, partition and offset of its record.
 _PLACE = re.compile(r"^(?P<topic>.+)-(?P<partition>\d+)-(?P<offset>\d+)$")
@@ -29,17 +25,8 @@ async def find_origin(
     """
     partition = partition_for((session or request_id).encode(), scout.num_partitions)
     time_ms = int(since.timestamp() * 1000) if since else await _time_of(scout, names, request_id)
-    start = await (scout.earliest(partition) if time_ms is None else scout.at(partition, time_ms - _CLOCK_MARGIN_MS))
+    start = await (scout.earliest(partition) if time_ms is None else scout.at(partition, time_ms - CLOCK_MARGIN_MS))
     return Origin(partition, start)
-
-
-def uuid7_ms(request_id: str) -> int | None:
-    """The time in a UUIDv7, in milliseconds since the epoch (RFC 9562, section 5.7); None if it is no UUIDv7."""
-    try:
-        value = uuid.UUID(request_id)
-    except ValueError:
-        return None
-    return value.int >> 80 if value.version == _UUID7 else None
 
 
 async def _time_of(scout: Scout, names: Names, request_id: str) -> int | None:

@@ -1,22 +1,21 @@
 """One consumer that follows `tokens` and `results` for any number of streams."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError
 
+from headrace.client.claims import ClientClaims
 from headrace.client.epochs import EpochBook
-from headrace.client.feed import Feed, PointsTo
+from headrace.client.feed import Claimed, Feed
 from headrace.client.inbox import Inbox
+from headrace.client.repeats import Repeat, result_of_repeat
 from headrace.client.scout import Scout, Start
-from schemas.codec import RESULT
 from schemas.errors import BrokerUnavailable, HeadraceError
 from schemas.names import Names
-from schemas.results import Result
 
 # A fetch that waits for records on some partitions delays the first fetch of others by as long as this.
 FETCH_MAX_WAIT_MS = 20
@@ -44,10 +43,11 @@ class LogReader:
     Entered, it stands ready on all partitions; left, it ends all streams with an error.
     """
 
-    def __init__(self, consumer: Any, names: Names, scout: Scout, epochs: EpochBook) -> None:
+    def __init__(self, consumer: Any, names: Names, scout: Scout, epochs: EpochBook, claims: ClientClaims) -> None:
         self._consumer = consumer
         self._scout = scout
         self._epochs = epochs
+        self._claims = claims
         self._feeds = {number: Feed(names, number) for number in range(scout.num_partitions)}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: HeadraceError | None = None
@@ -67,12 +67,14 @@ class LogReader:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail_all(HeadraceError("the client was closed while this stream was open"))
 
-    @contextlib.asynccontextmanager
-    async def follow(self, inbox: Inbox, origin: Origin) -> AsyncIterator[None]:
+    def follow(self, inbox: Inbox, origin: Origin) -> "_Following":
         """Feed `inbox` inside the block. What is produced inside it will be seen.
 
         An origin in the past needs the partition for itself: no other stream may be read there.
         """
+        return _Following(self, inbox, origin)
+
+    async def _begin_to_feed(self, inbox: Inbox, origin: Origin) -> None:
         if self._failure is not None:
             raise self._failure
         feed = self._feeds[origin.partition]
@@ -81,11 +83,15 @@ class LogReader:
                 if feed.is_idle:
                     await self._begin(feed, origin)
                 feed.add(inbox)
-            yield
-        finally:
-            feed.remove(inbox)
-            if feed.is_idle:
-                self._consumer.pause(feed.tokens, feed.results)
+        except BaseException:
+            self._cease_to_feed(inbox, origin)
+            raise
+
+    def _cease_to_feed(self, inbox: Inbox, origin: Origin) -> None:
+        feed = self._feeds[origin.partition]
+        feed.remove(inbox)
+        if feed.is_idle:
+            self._consumer.pause(feed.tokens, feed.results)
 
     async def _begin(self, feed: Feed, origin: Origin) -> None:
         start = origin.start or _a_little_before(await self._scout.ends(feed.number))
@@ -113,8 +119,10 @@ class LogReader:
                 feed.take_token(record.offset, record.key, record.value)
                 continue
             for event in feed.take_result(record.offset, record.key, record.value):
-                if isinstance(event, PointsTo):
+                if isinstance(event, Repeat):
                     self._spawn(self._fetch_result(feed, event))
+                elif isinstance(event, Claimed):
+                    self._spawn(self._follow_claim(feed, event))
                 elif not event.has_ended:
                     self._spawn(self._await_tail(feed, event))
 
@@ -132,17 +140,26 @@ class LogReader:
             inbox.fail(error)
         inbox.finish()
 
-    async def _fetch_result(self, feed: Feed, pointer: PointsTo) -> None:
-        """A duplicate's result may lie before where we began to read."""
+    async def _follow_claim(self, feed: Feed, claimed: Claimed) -> None:
+        inbox = claimed.inbox
         try:
-            record = await self._scout.read(feed.results, pointer.result_offset)
+            inbox.take_result(await self._claims.whole(claimed.result))
         except HeadraceError as error:
-            pointer.inbox.fail(error)
+            inbox.fail(error)
+        if not inbox.has_ended:
+            await self._await_tail(feed, inbox)
+
+    async def _fetch_result(self, feed: Feed, repeat: Repeat) -> None:
+        """The result of the first may lie before where we began to read. If it is still to come we read on."""
+        try:
+            result = await result_of_repeat(self._scout, feed.number, repeat)
+            whole = None if result is None else await self._claims.whole(result)
+        except HeadraceError as error:
+            repeat.inbox.fail(error)
             return
-        result = RESULT.decode(record.value) if record else None
-        if isinstance(result, Result):
-            pointer.inbox.take_result(result)
-            pointer.inbox.finish()
+        if whole is not None:
+            repeat.inbox.take_result(whole)
+            repeat.inbox.finish()
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -159,6 +176,24 @@ class LogReader:
     def _fail_all(self, error: HeadraceError) -> None:
         for feed in self._feeds.values():
             feed.fail(error)
+
+
+class _Following:
+    """The block of `LogReader.follow`. No generator: a loop that ends closes all that are open at once, also this one
+    while the stream around it leaves it, and would say so with a traceback."""
+
+    def __init__(self, reader: LogReader, inbox: Inbox, origin: Origin) -> None:
+        self._reader = reader
+        self._inbox = inbox
+        self._origin = origin
+
+    async def __aenter__(self) -> None:
+        await self._reader._begin_to_feed(self._inbox, self._origin)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader._cease_to_feed(self._inbox, self._origin)
 
 
 def _a_little_before(ends: Start) -> Start:

@@ -5,15 +5,20 @@ for new records.
 """
 
 import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
+from aiokafka.structs import ConsumerRecord
 
 from runtime.broker import broker_errors
-from schemas.names import Names
+from runtime.kafka import make_consumer, running
+from runtime.reading import read_up_to
+from schemas.names import LANES, Names
 from schemas.settings import KafkaSettings
 
 _READ_ONE_MS = 5_000
+_PATIENCE_S = 15.0
 
 
 class Start(NamedTuple):
@@ -77,5 +82,46 @@ class Scout:
         records = found.get(tp)
         return records[0] if records and records[0].offset == offset else None
 
+    async def result_at(self, partition: int, offset: int) -> bytes | None:
+        """The value of one record of `results`; None if it is not kept any more."""
+        record = await self.read(TopicPartition(self._names.results, partition), offset)
+        return record.value if record else None
+
+    async def results(self, partition: int, start: int, end: int) -> AsyncGenerator[ConsumerRecord, None]:
+        """The records of a stretch of `results`, on a connection of its own: it may be long, and other look-ups wait.
+
+        Raises:
+            BrokerUnavailable: it cannot be read.
+        """
+        tp = TopicPartition(self._names.results, partition)
+        with broker_errors(self._kafka):
+            async with running(make_consumer(self._kafka)) as consumer:
+                async for record in _stretch(consumer, {tp: start}, {tp: end}):
+                    yield record
+
+    async def requests(self, partition: int, start_ms: int | None) -> AsyncGenerator[ConsumerRecord, None]:
+        """What was asked in a partition, on both lanes: since a broker time, or all that is kept. Likewise."""
+        tps = [TopicPartition(self._names.requests(lane), partition) for lane in LANES]
+        with broker_errors(self._kafka):
+            async with running(make_consumer(self._kafka)) as consumer:
+                ends = await consumer.end_offsets(tps)
+                starts = await consumer.beginning_offsets(tps)
+                if start_ms is not None:
+                    found = await consumer.offsets_for_times(dict.fromkeys(tps, start_ms))
+                    starts = {tp: found[tp].offset if found[tp] else ends[tp] for tp in tps}
+                async for record in _stretch(consumer, starts, ends):
+                    yield record
+
     def _pair(self, partition: int) -> tuple[TopicPartition, TopicPartition]:
         return TopicPartition(self._names.tokens, partition), TopicPartition(self._names.results, partition)
+
+
+async def _stretch(
+    consumer: Any, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> AsyncGenerator[ConsumerRecord, None]:
+    consumer.assign(list(starts))
+    for tp, start in starts.items():
+        consumer.seek(tp, start)
+    async for records in read_up_to(consumer, ends, patience_s=_PATIENCE_S):
+        for record in records:
+            yield record

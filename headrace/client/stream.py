@@ -18,12 +18,13 @@ class Outcome:
 class TokenStream:
     """Deltas of one request, each as soon as it is in the log. Nothing is sent before the first one is asked for.
 
-    Iterating ends behind the last delta. If the request did not complete, it ends in RequestFailed, also after the
-    deltas that there were; `result` is known in both cases. A stream that is left early is closed by `aclose`, by
-    leaving an `async with` block, or when nothing refers to it any more; the request itself runs on.
+    Iterating ends behind the last delta, also where the request was cancelled: `result.status` tells. If it failed or
+    expired, iterating ends in RequestFailed, also after the deltas that there were. `result` is known in all cases. A
+    stream that is left early is closed by `aclose`, by leaving an `async with` block, or when nothing refers to it any
+    more; the request itself runs on until it ends or is cancelled (`Client.cancel`).
 
     Iterating raises:
-        RequestFailed: it ended failed, cancelled or expired.
+        RequestFailed: it ended failed or expired.
         NoAnswer: nothing was heard for too long.
         BrokerUnavailable: the broker is away.
     """
@@ -45,7 +46,10 @@ class TokenStream:
         return await anext(self._deltas)
 
     async def read(self) -> Result:
-        """Read what is left of the stream and give its result. Raises what iterating raises."""
+        """Read what is left of the stream and give its result. Raises what iterating raises.
+
+        RequestFailed also where it was cancelled: there is no whole answer then.
+        """
         async for _ in self:
             pass
         if self.result is None:

@@ -46,6 +46,7 @@ class ClassArchive:
         """After the run: make what it wrote usable if it ended in good order, else remove it, and what kills left."""
         if returncode in ORDERLY_EXITS and self._written.exists():
             self._written.replace(self.path)
-        for leftover in self.path.parent.glob(f"{self.path.name}.*"):
-            if leftover == self._written or ProcessIdentity.of(int(leftover.name.split(".")[-2])) is None:
+        for leftover in self.path.parent.glob(f"{self.path.name}.*.*"):
+            pid = leftover.name.split(".")[-2]
+            if leftover == self._written or (pid.isdecimal() and ProcessIdentity.of(int(pid)) is None):
                 leftover.unlink(missing_ok=True)

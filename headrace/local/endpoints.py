@@ -4,8 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.local.files import write_private
-from headrace.local.identity import ProcessIdentity
+from headrace.local.files import read_state, write_private
+from headrace.local.identity import Pid, ProcessIdentity, Ticks
+from schemas.codec import Codec
 from schemas.errors import LocalStackError
 from schemas.settings import StorageSettings
 
@@ -24,8 +25,8 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
     access_key: str
     secret_key: str
     bucket: str
-    pid: int
-    started_ticks: int
+    pid: Pid
+    started_ticks: Ticks
 
     def __repr__(self) -> str:
         return (
@@ -46,6 +47,9 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True):
         return ProcessIdentity(self.pid, self.started_ticks).is_alive
 
 
+_ENDPOINTS: Codec[Endpoints] = Codec(Endpoints, "json")
+
+
 def read_endpoints(data_dir: Path) -> Endpoints | None:
     """The stack that runs in a data folder; None if there is none, or if its process is gone.
 
@@ -53,14 +57,10 @@ def read_endpoints(data_dir: Path) -> Endpoints | None:
     """
     path = data_dir / FILE_NAME
     try:
-        endpoints = msgspec.json.decode(path.read_bytes(), type=Endpoints)
-    except FileNotFoundError:
-        return None
+        endpoints = read_state(path, _ENDPOINTS, remedy="stop the stack and delete the file")
     except PermissionError as error:
         raise LocalStackError(f"{path} belongs to another user: choose another data folder") from error
-    except msgspec.DecodeError as error:
-        raise LocalStackError(f"{path} is damaged ({error}): stop the stack and delete the file") from error
-    return endpoints if endpoints.is_live else None
+    return endpoints if endpoints is not None and endpoints.is_live else None
 
 
 def write_endpoints(data_dir: Path, endpoints: Endpoints) -> None:

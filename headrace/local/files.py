@@ -4,8 +4,12 @@ import os
 import tempfile
 from importlib import resources
 from pathlib import Path
+from typing import TypeVar
 
-from schemas.errors import LocalStackError
+from schemas.codec import Codec
+from schemas.errors import LocalStackError, MalformedRecord
+
+T = TypeVar("T")
 
 
 def read_template(name: str) -> str:
@@ -25,6 +29,20 @@ def write_private(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def read_state(path: Path, codec: Codec[T], *, remedy: str) -> T | None:
+    """What one of our small JSON files holds; None if there is none.
+
+    Raises:
+        LocalStackError: it is damaged; the message ends with the remedy.
+    """
+    try:
+        return codec.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except MalformedRecord as error:
+        raise LocalStackError(f"{path} is damaged ({error.message}): {remedy}") from error
 
 
 def make_folder(path: Path) -> Path:

@@ -2,17 +2,22 @@
 
 import os
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from schemas.errors import LocalStackError
 
+# proc(5): pid_max is at most 2**22; starttime has 64 bits.
+Pid = Annotated[int, msgspec.Meta(gt=0, le=2**22)]
+Ticks = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
     """A process of this boot: its pid and `starttime` of proc(5), in clock ticks since boot."""
 
-    pid: int
-    started_ticks: int
+    pid: Pid
+    started_ticks: Ticks
 
     @classmethod
     def current(cls) -> "ProcessIdentity":

@@ -15,7 +15,8 @@ from headrace.local.java import REMEDY
 from headrace.local.lock import OwnedLock
 from headrace.local.process import Command, ManagedProcess
 from headrace.local.settings import LocalKafkaSettings, Report
-from schemas.errors import LocalStackError
+from schemas.codec import Codec
+from schemas.errors import LocalStackError, MalformedRecord
 
 KAFKA_VERSION = "4.4.0"
 
@@ -31,6 +32,9 @@ class Marker(msgspec.Struct, frozen=True):
 
     pom_sha256: str
     jars: dict[str, int]
+
+
+_MARKER: Codec[Marker] = Codec(Marker, "json")
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,8 @@ def _pom_sha256() -> str:
 
 def _is_complete(folder: Path) -> bool:
     try:
-        marker = msgspec.json.decode((folder / MARKER).read_bytes(), type=Marker)
-    except (FileNotFoundError, msgspec.DecodeError):
+        marker = _MARKER.decode((folder / MARKER).read_bytes())
+    except (FileNotFoundError, MalformedRecord):
         return False
     return marker.pom_sha256 == _pom_sha256() and marker.jars == _sizes(folder)
 

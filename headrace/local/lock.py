@@ -9,9 +9,11 @@ import msgspec
 
 from headrace.local.files import make_folder
 from headrace.local.identity import ProcessIdentity
-from schemas.errors import LocalStackError
+from schemas.codec import Codec
+from schemas.errors import LocalStackError, MalformedRecord
 
 LOCK_NAME = "owner.lock"
+_OWNER: Codec[ProcessIdentity] = Codec(ProcessIdentity, "json")
 POLL_S = 0.05
 
 # After its owner was killed, a folder's lock is still held by the owner's children until their guards have ended them.
@@ -55,8 +57,8 @@ class OwnedLock:
     def owner(self) -> ProcessIdentity | None:
         """Who wrote itself into the file last; it need not live any more. None if nobody did, or is just doing so."""
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=ProcessIdentity)
-        except (FileNotFoundError, msgspec.DecodeError):
+            return _OWNER.decode(self.path.read_bytes())
+        except (FileNotFoundError, MalformedRecord):
             return None
 
     def release(self) -> None:

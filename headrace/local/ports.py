@@ -8,8 +8,10 @@ from types import TracebackType
 
 import msgspec
 
-from headrace.local.files import write_private
+from headrace.local.files import read_state, write_private
+from schemas.codec import Codec
 from schemas.errors import LocalStackError
+from schemas.settings import Port
 
 LOOPBACK = "127.0.0.1"
 
@@ -22,6 +24,8 @@ LOWEST_PORT = 10_240
 # Where the kernel starts to pick ports for outgoing connections, if it does not say: the default of Linux.
 DEFAULT_EPHEMERAL_START = 32_768
 MAX_TRIES = 200
+
+_BOOK: Codec[dict[str, int]] = Codec(dict[str, Port], "json")
 
 
 class PortLease:
@@ -98,12 +102,7 @@ def lease_ports(
 
 
 def _read_book(book: Path) -> dict[str, int]:
-    try:
-        return msgspec.json.decode(book.read_bytes(), type=dict[str, int])
-    except FileNotFoundError:
-        return {}
-    except msgspec.DecodeError as error:
-        raise LocalStackError(f"{book} is damaged ({error}): delete it, new ports are chosen then") from error
+    return read_state(book, _BOOK, remedy="delete it, new ports are chosen then") or {}
 
 
 def _candidates(remembered: int | None, *, with_grpc: bool) -> Iterator[int]:

@@ -12,13 +12,14 @@ from types import TracebackType
 
 import msgspec
 
-from headrace.local.files import make_folder, write_private
+from headrace.local.files import make_folder, read_state, write_private
 from headrace.local.lock import OwnedLock, claim_folder
 from headrace.local.ports import GRPC_PORT_OFFSET, LOOPBACK, PortLease, lease_ports
 from headrace.local.process import Command, ManagedProcess
 from headrace.local.readiness import port_open, wait_ready
 from headrace.local.settings import READY, STOPPED, LocalS3Settings, Report, ignore_report
 from runtime.storage import ObjectStore
+from schemas.codec import Codec
 from schemas.errors import LocalStackError, StorageUnavailable
 from schemas.settings import StorageSettings
 
@@ -39,6 +40,9 @@ class S3Credentials(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"S3Credentials(access_key={self.access_key!r}, secret_key=...)"
+
+
+_CREDENTIALS: Codec[S3Credentials] = Codec(S3Credentials, "json")
 
 
 class LocalS3:
@@ -204,14 +208,11 @@ def weed_arguments(ports: PortLease) -> tuple[str, ...]:
 
 def load_credentials(path: Path) -> S3Credentials:
     """The keys of a data folder, made at its first use and kept with mode 0600. Raises LocalStackError."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=S3Credentials)
-    except FileNotFoundError:
+    credentials = read_state(path, _CREDENTIALS, remedy="delete it, new keys are made then")
+    if credentials is None:
         credentials = S3Credentials(secrets.token_hex(10).upper(), secrets.token_urlsafe(30))
         write_private(path, msgspec.json.encode(credentials))
-        return credentials
-    except msgspec.DecodeError as error:
-        raise LocalStackError(f"{path} is damaged ({error}): delete it, new keys are made then") from error
+    return credentials
 
 
 async def storage_answers(storage: StorageSettings, port: int) -> bool:

@@ -1,7 +1,10 @@
 """What this processor can do, asked once: machines differ, and nothing is taken for granted at build time."""
 
 import functools
+import platform
 from pathlib import Path
+
+import torch
 
 CPUINFO = Path("/proc/cpuinfo")
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
@@ -21,3 +24,9 @@ def cpu_flags() -> frozenset[str]:
 def has_fast_bfloat16() -> bool:
     """Whether bfloat16 products run in hardware, and so faster than float32."""
     return bool(cpu_flags() & BF16_FLAGS)
+
+
+def numerics() -> str:
+    """Names what decides the bits of a result beside its input: kernels round by instruction set and library."""
+    vectors = cpu_flags() & {"avx2", "avx512f", "asimd", "sve", *BF16_FLAGS}
+    return " ".join(["cpu", platform.machine(), *sorted(vectors), f"torch={torch.__version__}"])

@@ -20,8 +20,10 @@ from kernels.errors import BadKernelInput
 
 RowFunction = Callable[[torch.Tensor], torch.Tensor]
 
-# Other numbers of rows are padded to the next of these, which costs at most a third, and where it is small nothing.
+# Other numbers of rows are padded to the next of these, or cut into several.
 ROW_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+# A product takes as long as some 10 rows more than it has: up to so many rows of padding are cheaper than a second one.
+MAX_PADDING = 16
 # What is left if no two sizes agree.
 ONLY_SIZE = 32
 # Rows compared for small sizes, so that a rare difference in a last bit shows.
@@ -66,11 +68,22 @@ def linear(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:
         raise BadKernelInput(
             f"linear wants [rows, {weight.in_features}] of {weight.dtype}, not {list(x.shape)} of {x.dtype}."
         )
-    largest = weight.row_sizes[-1]
-    if len(x) <= largest:
+    parts = row_parts(len(x), weight.row_sizes)
+    if len(parts) == 1:
         return _padded(x, weight)
-    parts = (x[start : start + largest] for start in range(0, len(x), largest))
-    return torch.cat([_padded(part, weight) for part in parts])
+    return torch.cat([_padded(part, weight) for part in torch.split(x, parts)])
+
+
+@functools.lru_cache(maxsize=4096)
+def row_parts(num_rows: int, sizes: tuple[int, ...]) -> list[int]:
+    """Cut rows into parts that are sizes, except for the last, which is padded to one."""
+    parts: list[int] = []
+    while True:
+        place = bisect.bisect_left(sizes, num_rows)
+        if place < len(sizes) and (place == 0 or sizes[place] - num_rows <= MAX_PADDING):
+            return [*parts, num_rows]
+        parts.append(sizes[place - 1])
+        num_rows -= parts[-1]
 
 
 def _padded(x: torch.Tensor, weight: PackedLinear) -> torch.Tensor:

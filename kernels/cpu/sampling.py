@@ -7,10 +7,11 @@ its logits and (seed, choice, index).
 
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 
 from kernels.cpu.philox import uniform, uniform_all
-from kernels.sampling import RowLogprobs, SampledRows, SamplingRows, TokenValues
+from kernels.sampling import RowLogprobs, RowMasks, SampledRows, SamplingRows, TokenValues
 
 # Below this a temperature is greedy: dividing by it would overflow float32 for common logits.
 GREEDY_TEMPERATURE = 1e-5
@@ -34,15 +35,25 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> SampledRows:
 
 def _adjust(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     repetition, penalties, bias, banned = rows.repetition, rows.penalties, rows.bias, rows.banned
-    if not (repetition or penalties or bias or banned):
+    if not (repetition or penalties or bias or banned or rows.masks):
         return logits
     adjusted = logits.clone()
+    if rows.masks is not None:
+        _mask(adjusted, rows.masks.rows.tolist(), rows.masks.bits)
     before = _at(adjusted, repetition)
     _set(adjusted, repetition, torch.where(before > 0, before / repetition.values, before * repetition.values))
     _set(adjusted, penalties, _at(adjusted, penalties) - penalties.values)
     _set(adjusted, bias, _at(adjusted, bias) + bias.values)
     _set(adjusted, banned, torch.full_like(banned.values, -torch.inf))
     return adjusted
+
+
+def _mask(logits: torch.Tensor, rows: list[int], bits: torch.Tensor) -> None:
+    """Put -inf, in place, for what the bits `[len(rows), words]` do not allow in these rows."""
+    packed = (~bits.contiguous()).numpy().view(np.uint8)
+    blocked = np.unpackbits(packed, axis=1, count=logits.shape[-1], bitorder="little")
+    for row, mask in zip(rows, torch.from_numpy(blocked).view(torch.bool), strict=True):
+        logits[row].masked_fill_(mask, -torch.inf)
 
 
 def _at(logits: torch.Tensor, places: TokenValues) -> torch.Tensor:
@@ -127,9 +138,19 @@ def _race(scaled: torch.Tensor, lowest: torch.Tensor, noise: torch.Tensor) -> to
     return weights.double().div_(torch.log(noise).neg_()).argmax(-1)
 
 
+def _masked_where(logits: torch.Tensor, rows: torch.Tensor, masks: RowMasks | None) -> torch.Tensor:
+    """The logits `[n, vocab_size]` of these rows, masked where they have a mask."""
+    if masks is None:
+        return logits
+    here, mine = torch.nonzero(rows[:, None] == masks.rows[None], as_tuple=True)
+    masked = logits.clone()
+    _mask(masked, here.tolist(), masks.bits[mine])
+    return masked
+
+
 def _logprobs(logits: torch.Tensor, token_ids: torch.Tensor, rows: SamplingRows) -> RowLogprobs:
     wanted = torch.tensor(rows.logprob_rows)
-    logprobs = torch.log_softmax(logits[wanted], -1)
+    logprobs = torch.log_softmax(_masked_where(logits[wanted], wanted, rows.masks), -1)
     top, top_token_ids = logprobs.topk(min(rows.num_top, logprobs.shape[-1]))
     chosen = logprobs.gather(1, token_ids[wanted][:, None])[:, 0]
     return RowLogprobs(rows=rows.logprob_rows, chosen=chosen, top_token_ids=top_token_ids, top=top)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tests.tied import tied
+
 POLL_S = 0.25
 STOP_GRACE_S = 40
 
@@ -33,7 +35,7 @@ def running(
     home.mkdir(parents=True)
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            command, env=environment, cwd=home, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            tied(*command), env=environment, cwd=home, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     try:
         yield process

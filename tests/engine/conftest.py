@@ -1,6 +1,7 @@
 """The real model, loaded once a session for each dtype."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from engine.config import EngineConfig
 from engine.engine import Engine
@@ -8,6 +9,11 @@ from engine.executor import LocalExecutor
 from engine.loading import load_executor
 from models.catalog import LoadedModel, open_model
 from models.kv_keys import BlockKeyChain
+from tests.engine.subjects import Alone, bits_alone
+
+# Examples are computed by models, and machines are busy.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +45,10 @@ class FewBlocks:
         self._executor = executor
         self.num_blocks = num_blocks
         self.bind_thread = executor.bind_thread
+        self.prepare = executor.prepare
         self.run = executor.run
+        self.kv_layout = executor.kv_layout
+        self.read_block, self.write_block = executor.read_block, executor.write_block
 
 
 def smollm_engine(
@@ -53,3 +62,9 @@ def smollm_engine(
     few = FewBlocks(executor, num_blocks or executor.num_blocks)
     few.bind_thread()
     return Engine(smollm.spec, smollm.tokenizer, few, config, make_chain=chain)
+
+
+@pytest.fixture(scope="session")
+def alone() -> Alone:
+    """What each subject gives by itself."""
+    return bits_alone()

@@ -8,18 +8,25 @@ import struct
 
 from engine.config import EngineConfig
 from engine.engine import Engine
-from engine.plan import Sample, SequenceStart, StepPlan, StepResult
+from engine.plan import Sample, SequenceStart, SequenceStep, StepPlan, StepResult
+from engine.proposer import Proposer, verified
 from engine.types import GenerationRequest
 from models.kv_keys import BLOCK_SIZE
 from tests.engine.tiny import EOS, SPEC, TOKENIZER, Clock, tiny_chain
 
 Context = bytes
 ROOT: Context = b""
+NEVER = bytes(12)
 
 
 def extend(context: Context, token_id: int) -> Context:
     """The context one token later."""
     return hashlib.blake2b(context + struct.pack("<I", token_id), digest_size=12).digest()
+
+
+def hashed(text: str) -> float:
+    """A number from 0 to 1 that the text decides."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest()) / 2**32
 
 
 def next_token(context: Context, request_seed: int, choice: int, index: int) -> int:
@@ -48,6 +55,8 @@ class SimulatedExecutor:
     """Runs plans over remembered contexts. `fail_next` makes the next step raise half way; `taint` names sequences
     whose numbers are not finite."""
 
+    kv_layout = "simulated"
+
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self.fail_next = False
@@ -59,6 +68,16 @@ class SimulatedExecutor:
 
     def bind_thread(self) -> None:
         """Nothing is set by thread."""
+
+    def read_block(self, block: int) -> bytes:
+        """A block's contexts; what was never computed is all zeros."""
+        return b"".join(context or NEVER for context in self._places[block])
+
+    def write_block(self, block: int, content: bytes | memoryview) -> None:
+        """The contexts that another one remembered."""
+        size = len(NEVER)
+        parts = [bytes(content[i * size : (i + 1) * size]) for i in range(BLOCK_SIZE)]
+        self._places[block] = [None if part == NEVER else part for part in parts]
 
     def run(self, plan: StepPlan) -> StepResult:
         """Check and "compute" one step."""
@@ -79,21 +98,22 @@ class SimulatedExecutor:
             raise RuntimeError("the step was told to fail")
         samples = []
         for step, read in zip(plan.steps, before, strict=True):
-            context = read
-            for offset, token_id in enumerate(step.token_ids):
-                context = extend(context, token_id)
-                place = step.start + offset
-                self._places[step.block_table[place // BLOCK_SIZE]][place % BLOCK_SIZE] = context
+            contexts = [read]
+            for place, token_id in enumerate(step.row_token_ids, start=step.start):
+                contexts.append(extend(contexts[-1], token_id))
+                self._places[step.block_table[place // BLOCK_SIZE]][place % BLOCK_SIZE] = contexts[-1]
             if step.is_sampled:
-                samples.append(self._sample(step.sequence_id, context))
+                samples += self._sample(step, contexts[-step.num_sampled :])
         self.taint_next = False
         return StepResult(samples)
 
-    def _sample(self, sequence_id: int, context: Context) -> Sample:
-        start, index = self._starts[sequence_id], self._outputs[sequence_id]
-        self._outputs[sequence_id] += 1
-        token_id = next_token(context, start.sampling.seed, start.choice, index)
-        return Sample(sequence_id, None if self.taint_next else token_id)
+    def _sample(self, step: SequenceStep, contexts: list[Context]) -> list[Sample]:
+        start, first = self._starts[step.sequence_id], self._outputs[step.sequence_id]
+        token_ids = [next_token(c, start.sampling.seed, start.choice, first + i) for i, c in enumerate(contexts)]
+        drawn = [Sample(step.sequence_id, None if self.taint_next else token_id) for token_id in token_ids]
+        counted = verified(step.draft, drawn)
+        self._outputs[step.sequence_id] += len(counted)
+        return counted
 
     def _read(self, table: list[int], position: int) -> Context:
         """The context up to a position; every place before it must hold one as well."""
@@ -113,7 +133,7 @@ class SimulatedExecutor:
             for block in step.block_table:
                 holders.setdefault(block, []).append(step.sequence_id)
         for step in plan.steps:
-            first, last = step.start // BLOCK_SIZE, (step.start + len(step.token_ids) - 1) // BLOCK_SIZE
+            first, last = step.start // BLOCK_SIZE, (step.start + step.num_rows - 1) // BLOCK_SIZE
             for block in step.block_table[first : last + 1]:
                 if holders[block] != [step.sequence_id]:
                     raise WrongKV(f"block {block} is written while {holders[block]} hold it")
@@ -126,9 +146,11 @@ def simulated_engine(
     max_tokens_per_step: int = 32,
     prefix_cache: bool = True,
     clock: Clock | None = None,
+    proposer: Proposer | None = None,
 ) -> tuple[Engine, SimulatedExecutor]:
     """An engine that runs at the speed of its scheduler."""
     executor = SimulatedExecutor(num_blocks)
     config = EngineConfig(max_running=max_running, max_tokens_per_step=max_tokens_per_step, prefix_cache=prefix_cache)
     chain = tiny_chain if prefix_cache else None
-    return Engine(SPEC, TOKENIZER, executor, config, make_chain=chain, clock=clock or Clock()), executor
+    engine = Engine(SPEC, TOKENIZER, executor, config, make_chain=chain, clock=clock or Clock(), proposer=proposer)
+    return engine, executor

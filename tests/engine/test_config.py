@@ -7,6 +7,8 @@ import torch
 
 from engine.config import EngineConfig
 from engine.loading import num_blocks
+from engine.proposer import make_proposer
+from engine.sequence import Sequence
 from kernels import paging
 from kernels.cpu import features
 from kernels.cpu.threads import available_cores
@@ -14,6 +16,7 @@ from kernels.paging import KVShape
 from models import kv_keys
 from schemas.errors import SettingsError
 from schemas.settings import EngineSettings
+from tests.engine.tiny import tiny_request
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,9 @@ from schemas.settings import EngineSettings
         ({"num_threads": 0}, "engine.num_threads"),
         ({"dtype": "float16"}, "engine.dtype must be auto, float32 or bfloat16"),
         ({"max_running": 9, "max_tokens_per_step": 8}, "Raise the first or lower the second"),
+        ({"proposer": "oracle"}, "engine.proposer must be none or ngram"),
+        ({"num_speculative_tokens": 0}, "engine.num_speculative_tokens must be at least 1"),
+        ({"prompt_lookup_min": 5, "prompt_lookup_max": 4}, "no run of tokens is both"),
     ],
 )
 def test_a_setting_that_cannot_work_is_named(fields: dict[str, object], message: str) -> None:
@@ -68,3 +74,13 @@ def test_the_kv_cap_is_hard() -> None:
 def test_blocks_are_the_same_for_keys_and_kernels() -> None:
     """Two folders that may not import each other count in the same unit."""
     assert paging.BLOCK_SIZE == kv_keys.BLOCK_SIZE
+
+
+def test_drafts_are_off_unless_asked_for() -> None:
+    assert make_proposer(EngineConfig()) is None
+    config = EngineConfig.from_settings(EngineSettings(proposer="ngram", num_speculative_tokens=2))
+    proposer = make_proposer(config)
+    assert proposer is not None
+    repeating = Sequence(0, tiny_request("r", "abcabcabc"), 0, arrival_s=0.0)
+    assert proposer.propose(repeating, 9) == list(b"ab")
+    assert proposer.propose(repeating, 1) == list(b"a")

@@ -1,89 +1,30 @@
 """A request's tokens and logprobs are the same bits whatever happens around it."""
 
 import random
+from collections import Counter
 
 import pytest
 import torch
 
 from engine.engine import Engine
+from engine.plan import StepPlan, StepResult
 from engine.types import GenerationOutput, GenerationRequest
-from schemas.sampling import TokenLogprob
-from tests.engine.tiny import Clock, run, text, tiny_engine, tiny_request, tokens
-
-DTYPES = [torch.float32, torch.bfloat16]
-MAX_TOKENS = 20
-# Longer than one split of attention, so that merging splits is part of every comparison.
-LONG = [(7 * i * i + 3 * i) % 256 for i in range(270)]
-SHORT = list(b"Once upon a time")
+from tests.engine.structured.structures import WORDS
+from tests.engine.subjects import DTYPES, MAX_TOKENS, SHORT, Alone, assert_as_alone, bits, company, oracle, subjects
+from tests.engine.tiny import Clock, run, tiny_engine, tiny_request, tokens
 
 
-def subjects() -> list[GenerationRequest]:
-    """The requests whose bits are compared: greedy and sampled, short and long, with each kind of penalty."""
-    return [
-        tiny_request("greedy", SHORT, max_tokens=MAX_TOKENS, top_logprobs=3),
-        tiny_request("sampled", SHORT, max_tokens=MAX_TOKENS, temperature=0.9, seed=5, top_logprobs=3),
-        tiny_request(
-            "shaped", LONG, max_tokens=MAX_TOKENS, temperature=1.3, top_p=0.9, top_k=40, min_p=0.01, seed=6,
-            presence_penalty=0.4, frequency_penalty=0.3, repetition_penalty=1.1, logit_bias={9: 1.5}, top_logprobs=1,
-            min_tokens=4,
-        ),
-        tiny_request("long", LONG[::-1], max_tokens=MAX_TOKENS, top_logprobs=0),
-    ]  # fmt: skip
-
-
-Bits = tuple[list[int], list[TokenLogprob], str]
-
-
-def bits(outputs: list[GenerationOutput], request_id: str) -> Bits:
-    """Tokens, logprobs and text; equal only if every bit is."""
-    logprobs = [p for o in outputs if o.request_id == request_id for p in o.logprobs or []]
-    return tokens(outputs, request_id), logprobs, text(outputs, request_id)
-
-
-def company(size: int, seed: int) -> list[GenerationRequest]:
-    """Other requests, of all lengths and kinds."""
-    numbers = random.Random(seed)
-    return [
-        tiny_request(
-            f"other{i}",
-            [numbers.randrange(256) for _ in range(numbers.choice([1, 5, 16, 33, 100, 300]))],
-            max_tokens=numbers.randrange(1, 40),
-            temperature=numbers.choice([0.0, 0.7, 1.5]),
-            top_p=numbers.choice([1.0, 0.8]),
-            top_logprobs=numbers.choice([None, 5]),
-            seed=i,
-        )
-        for i in range(size)
-    ]
-
-
-@pytest.fixture(scope="module")
-def alone() -> dict[tuple[torch.dtype, str], Bits]:
-    """What each subject gives by itself."""
-    return {
-        (dtype, subject.request_id): bits(run(tiny_engine(dtype), [subject]), subject.request_id)
-        for dtype in DTYPES
-        for subject in subjects()
-    }
-
-
-def assert_as_alone(
-    alone: dict[tuple[torch.dtype, str], Bits], dtype: torch.dtype, outputs: list[GenerationOutput]
-) -> None:
-    for subject in subjects():
-        assert bits(outputs, subject.request_id) == alone[dtype, subject.request_id]
-
-
-def test_subjects_give_different_outputs_of_full_length(alone: dict[tuple[torch.dtype, str], Bits]) -> None:
+def test_subjects_give_different_outputs_of_full_length(alone: Alone) -> None:
     """Otherwise the comparisons below would show nothing."""
     outputs = [bits_[0] for bits_ in alone.values()]
     assert all(len(output) == MAX_TOKENS for output in outputs)
-    assert len({tuple(output) for (dtype, _), (output, *_) in alone.items() if dtype == torch.float32}) == 4
+    different = {tuple(output) for (dtype, _), (output, *_) in alone.items() if dtype == torch.float32}
+    assert len(different) == len(subjects())
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 31])
-def test_company_changes_nothing(alone: dict[tuple[torch.dtype, str], Bits], dtype: torch.dtype, size: int) -> None:
+def test_company_changes_nothing(alone: Alone, dtype: torch.dtype, size: int) -> None:
     requests = company(size, seed=size) + subjects()
     random.Random(size).shuffle(requests)
     assert_as_alone(alone, dtype, run(tiny_engine(dtype), requests))
@@ -91,15 +32,13 @@ def test_company_changes_nothing(alone: dict[tuple[torch.dtype, str], Bits], dty
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("chunk", [1, 16, 40])
-def test_chunks_of_the_prompt_change_nothing(
-    alone: dict[tuple[torch.dtype, str], Bits], dtype: torch.dtype, chunk: int
-) -> None:
+def test_chunks_of_the_prompt_change_nothing(alone: Alone, dtype: torch.dtype, chunk: int) -> None:
     engine = tiny_engine(dtype, max_tokens_per_step=chunk, max_running=min(chunk, 4))
     assert_as_alone(alone, dtype, run(engine, subjects()))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_prefix_hit_changes_nothing(alone: dict[tuple[torch.dtype, str], Bits], dtype: torch.dtype) -> None:
+def test_a_prefix_hit_changes_nothing(alone: Alone, dtype: torch.dtype) -> None:
     engine = tiny_engine(dtype)
     run(engine, subjects())
     outputs = run(engine, subjects())
@@ -107,28 +46,71 @@ def test_a_prefix_hit_changes_nothing(alone: dict[tuple[torch.dtype, str], Bits]
     assert all(output.num_cached_tokens >= 256 for output in outputs if output.request_id in ("shaped", "long"))
 
 
+def in_a_tiny_pool() -> list[GenerationRequest]:
+    """Eight requests of two choices, of which some do not end in one go if there are 16 blocks."""
+    return [
+        tiny_request(
+            f"r{i}",
+            [*SHORT, i],
+            max_tokens=60,
+            temperature=i % 2,
+            seed=i,
+            top_logprobs=1,
+            num_choices=1 + i % 2,
+            structure=WORDS if i % 4 > 1 else None,
+        )
+        for i in range(8)
+    ]
+
+
+@pytest.fixture(scope="module")
+def roomy() -> dict[torch.dtype, list[GenerationOutput]]:
+    """What they give one after the other, with room for all."""
+    return {
+        dtype: [output for request in in_a_tiny_pool() for output in run(tiny_engine(dtype), [request])]
+        for dtype in DTYPES
+    }
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("prefix_cache", [True, False])
-def test_preemptions_in_a_tiny_pool_change_nothing(dtype: torch.dtype, *, prefix_cache: bool) -> None:
-    def requests() -> list[GenerationRequest]:
-        return [
-            tiny_request(f"r{i}", [*SHORT, i], max_tokens=60, temperature=i % 2, seed=i, top_logprobs=1)
-            for i in range(8)
-        ]
+@pytest.mark.parametrize("share_right", [None, 0.8])
+def test_two_preemptions_in_a_pool_of_sixteen_blocks_change_nothing(
+    roomy: dict[torch.dtype, list[GenerationOutput]],
+    dtype: torch.dtype,
+    share_right: float | None,
+    *,
+    prefix_cache: bool,
+) -> None:
+    proposer = None if share_right is None else oracle(roomy[dtype], share_right=share_right)
+    engine = tiny_engine(
+        dtype, num_blocks=16, max_tokens_per_step=32, max_running=12, prefix_cache=prefix_cache, proposer=proposer
+    )
+    starts = count_starts(engine)
+    outputs = run(engine, in_a_tiny_pool())
+    assert max(starts.values()) >= 3, "nobody was preempted twice"
+    for request in in_a_tiny_pool():
+        for choice in range(request.sampling.num_choices):
+            assert bits(outputs, request.request_id, choice) == bits(roomy[dtype], request.request_id, choice)
 
-    engine = tiny_engine(dtype, num_blocks=16, max_tokens_per_step=16, max_running=8, prefix_cache=prefix_cache)
-    outputs = run(engine, requests())
-    assert engine.stats().num_preemptions >= 2
-    for request in requests():
-        expected = bits(run(tiny_engine(dtype), [request]), request.request_id)
-        assert bits(outputs, request.request_id) == expected
+
+def count_starts(engine: Engine) -> Counter[int]:
+    """How often each sequence begins, from now on."""
+    starts: Counter[int] = Counter()
+    executor = engine.executor
+    run_plan = executor.run
+
+    def counting(plan: StepPlan) -> StepResult:
+        starts.update(start.sequence_id for start in plan.started)
+        return run_plan(plan)
+
+    executor.run = counting  # type: ignore[method-assign]  # plans pass here only
+    return starts
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
-def test_threads_change_nothing(
-    alone: dict[tuple[torch.dtype, str], Bits], dtype: torch.dtype, num_threads: int
-) -> None:
+def test_threads_change_nothing(alone: Alone, dtype: torch.dtype, num_threads: int) -> None:
     before = torch.get_num_threads()
     try:
         assert_as_alone(alone, dtype, run(tiny_engine(dtype, num_threads=num_threads), subjects() + company(3, seed=9)))
@@ -138,9 +120,7 @@ def test_threads_change_nothing(
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("num_emitted", [1, 7, MAX_TOKENS - 1])
-def test_a_successor_goes_on_with_the_very_tokens(
-    alone: dict[tuple[torch.dtype, str], Bits], dtype: torch.dtype, num_emitted: int
-) -> None:
+def test_a_successor_goes_on_with_the_very_tokens(alone: Alone, dtype: torch.dtype, num_emitted: int) -> None:
     for subject in subjects():
         token_ids, logprobs, _ = alone[dtype, subject.request_id]
         resumed = tiny_request("x", [0])
@@ -164,7 +144,7 @@ def test_each_choice_is_what_it_is_without_its_siblings(dtype: torch.dtype) -> N
     assert len({tuple(tokens(five, "r", choice)) for choice in range(5)}) == 5
 
 
-def test_a_late_arrival_changes_nothing_for_those_who_run(alone: dict[tuple[torch.dtype, str], Bits]) -> None:
+def test_a_late_arrival_changes_nothing_for_those_who_run(alone: Alone) -> None:
     engine: Engine = tiny_engine(clock=Clock())
     for subject in subjects():
         engine.add(subject)

@@ -7,6 +7,7 @@ import torch
 
 from engine.types import DEADLINE, GenerationOutput, GenerationRequest
 from schemas.errors import ContextTooLong, InvalidValue
+from tests.engine.drafting import Oracle
 from tests.engine.simulation import expected_tokens, simulated_engine
 from tests.engine.tiny import (
     CONTEXT_LENGTH,
@@ -23,8 +24,9 @@ from tests.engine.tiny import (
 )
 
 
-def test_sixty_four_requests_in_a_pool_of_sixteen_blocks_all_finish() -> None:
-    engine, _ = simulated_engine(16, max_running=64, max_tokens_per_step=64)
+@pytest.mark.parametrize("proposer", [None, Oracle()], ids=["plain", "drafting"])
+def test_sixty_four_requests_in_a_pool_of_sixteen_blocks_all_finish(proposer: Oracle | None) -> None:
+    engine, _ = simulated_engine(16, max_running=64, max_tokens_per_step=64, proposer=proposer)
     requests = [
         tiny_request(f"r{i}", [i % 7] * (1 + i % 150), max_tokens=1 + (i * 37) % 100, seed=i) for i in range(64)
     ]
@@ -34,9 +36,10 @@ def test_sixty_four_requests_in_a_pool_of_sixteen_blocks_all_finish() -> None:
     assert engine.stats().num_preemptions > 0
 
 
-def test_a_thousand_requests_cancelled_at_random_free_every_block() -> None:
+@pytest.mark.parametrize("proposer", [None, Oracle()], ids=["plain", "drafting"])
+def test_a_thousand_requests_cancelled_at_random_free_every_block(proposer: Oracle | None) -> None:
     numbers = random.Random(7)
-    engine, _ = simulated_engine(60, max_running=16)
+    engine, _ = simulated_engine(60, max_running=16, proposer=proposer)
     requests = {
         f"r{i}": tiny_request(
             f"r{i}", [numbers.randrange(3)] * numbers.randrange(1, 90), max_tokens=60, num_choices=1 + i % 3, seed=i
@@ -118,26 +121,6 @@ def test_requests_that_end_in_time_are_not_kept_until_their_deadline() -> None:
         assert len(watched) <= 300
     engine.add(tiny_request("late", "abc", max_tokens=9, deadline_s=-1.0))
     assert last(run(engine), "late").stop_reason == DEADLINE
-
-
-def test_a_step_that_raises_ends_its_sequences_and_no_others() -> None:
-    engine, executor = simulated_engine(64, max_running=2)
-    for name in ("a", "b", "c"):
-        engine.add(tiny_request(name, name * 20, max_tokens=40, seed=ord(name)))
-    outputs = engine.step() + engine.step()
-    executor.fail_next = True
-    outputs += engine.step()
-    for name in ("a", "b"):
-        end = last(outputs, name)
-        assert end.finish_reason == "error"
-        assert end.error is not None
-        assert end.error.code == "engine_fault"
-        assert "the step was told to fail" in end.error.message
-    outputs += run(engine)
-    assert tokens(outputs, "c") == expected_tokens(tiny_request("c", "c" * 20, max_tokens=40, seed=ord("c")))
-    again = tiny_request("a", "a" * 20, max_tokens=40, seed=ord("a"))
-    assert tokens(run(engine, [again]), "a") == expected_tokens(again)
-    assert engine.stats().num_failed_steps == 1
 
 
 def test_numbers_that_are_not_finite_end_their_sequence_and_their_blocks_are_not_reused_as_they_are() -> None:

@@ -78,11 +78,6 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.unname(block)
         self.names.pop(block, None)
 
-    @rule()
-    def forget_unused(self) -> None:
-        self.pool.forget_unused()
-        self.names = {block: key for block, key in self.names.items() if self.references[block]}
-
     @invariant()
     def counts_add_up(self) -> None:
         counts = self.pool.counts

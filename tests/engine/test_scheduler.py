@@ -3,55 +3,10 @@
 import msgspec
 import pytest
 
-from engine.kv.manager import KVManager
-from engine.kv.pool import BlockPool
 from engine.plan import StepPlan
-from engine.queue import BULK_AGEING_S, INTERACTIVE_PER_BULK, PRIORITY_WORTH_S
-from engine.scheduler import Scheduler
 from engine.sequence import Sequence, SequenceState
-from tests.engine.tiny import tiny_chain, tiny_request
-
-
-class Bench:
-    """A scheduler whose steps always succeed; each sampled token is a 7."""
-
-    def __init__(
-        self, *, num_blocks: int = 100, max_running: int = 4, max_tokens: int = 32, caches: bool = True
-    ) -> None:
-        self.pool = BlockPool(num_blocks)
-        kv = KVManager(self.pool, tiny_chain if caches else None)
-        self.scheduler = Scheduler(kv, max_running=max_running, max_tokens_per_step=max_tokens)
-        self.sequences: dict[str, Sequence] = {}
-        self.now_s = 0.0
-
-    def add(self, name: str, num_prompt: int = 4, **fields: object) -> Sequence:
-        """A prompt that nobody else has."""
-        prompt = [len(self.sequences) % 250] * num_prompt
-        request = tiny_request(name, prompt, max_tokens=500, **fields)
-        sequence = Sequence(len(self.sequences), request, 0, arrival_s=self.now_s)
-        self.sequences[name] = sequence
-        self.scheduler.add(sequence)
-        return sequence
-
-    def step(self) -> dict[str, int]:
-        """Names and rows of one step."""
-        plan = self.scheduler.schedule(self.now_s)
-        by_id = {sequence.sequence_id: sequence for sequence in self.sequences.values()}
-        rows = {}
-        for step in plan.steps:
-            sequence = by_id[step.sequence_id]
-            rows[sequence.request.request_id] = len(step.token_ids)
-            self.scheduler.commit(sequence, len(step.token_ids))
-            if step.is_sampled:
-                self.scheduler.append(sequence, 7)
-        return rows
-
-    def finish(self, name: str) -> None:
-        self.scheduler.finish(self.sequences[name])
-
-    @property
-    def running(self) -> set[str]:
-        return {name for name, s in self.sequences.items() if s.state is SequenceState.RUNNING}
+from tests.engine.scheduler_bench import Bench
+from tests.engine.tiny import tiny_request
 
 
 def test_decoding_sequences_get_their_row_beside_a_long_prompt() -> None:
@@ -87,8 +42,9 @@ def test_no_more_than_max_running_run() -> None:
 def test_the_youngest_is_preempted_and_bulk_work_before_it() -> None:
     bench = Bench(num_blocks=4, max_tokens=64)
     bench.add("bulk", num_prompt=15, priority_class="bulk")
+    bench.step()
     for name in ("old", "young"):
-        bench.add(name, num_prompt=15)
+        bench.add(name, num_prompt=14)
     bench.step()
     assert bench.running == {"bulk", "old", "young"}
     bench.step()  # each has 16 tokens now, in one block
@@ -145,6 +101,7 @@ def test_bulk_work_displaces_nobody_and_interactive_work_no_interactive_work() -
 def test_bulk_work_is_not_preempted_for_what_would_not_fit_even_so() -> None:
     bench = Bench(num_blocks=8, max_tokens=200)
     bench.add("i1", num_prompt=60)
+    bench.step()
     bench.add("bulk", num_prompt=20, priority_class="bulk")
     bench.step()
     bench.add("i2", num_prompt=100)
@@ -163,123 +120,6 @@ def test_nobody_overtakes_the_one_who_waits_for_memory() -> None:
     bench.finish("a")
     bench.step()
     assert bench.running == {"large", "small"}
-
-
-def test_old_bulk_work_gets_a_share_of_admissions_and_no_more() -> None:
-    bench = Bench(max_running=1)
-    for i in range(10):
-        bench.add(f"bulk{i}", priority_class="bulk")
-    bench.now_s = BULK_AGEING_S
-    for i in range(40):
-        bench.add(f"i{i}")
-    order = []
-    for _ in range(30):
-        (name,) = bench.step()
-        order.append(name[0])
-        bench.finish(next(iter(bench.running)))
-    assert order == (["i"] * INTERACTIVE_PER_BULK + ["b"]) * (30 // (INTERACTIVE_PER_BULK + 1))
-
-
-def test_young_bulk_work_waits_while_interactive_work_does() -> None:
-    bench = Bench(max_running=1)
-    bench.add("bulk", priority_class="bulk")
-    for i in range(20):
-        bench.add(f"i{i}")
-    for _ in range(20):
-        (name,) = bench.step()
-        assert name != "bulk"
-        bench.finish(name)
-    assert list(bench.step()) == ["bulk"]
-
-
-def test_bulk_work_that_came_in_by_its_age_is_not_displaced_at_once() -> None:
-    bench = Bench(max_running=1)
-    bench.add("bulk", priority_class="bulk")
-    bench.now_s = BULK_AGEING_S
-    for i in range(9):
-        bench.add(f"i{i}")
-    while bench.running != {"bulk"}:
-        bench.step()
-        for name in bench.running - {"bulk"}:
-            bench.finish(name)
-    bench.step()
-    bench.step()
-    assert bench.running == {"bulk"}
-
-
-def test_tenants_get_equal_tokens_however_many_requests_they_send() -> None:
-    bench = Bench(max_running=1, max_tokens=64)
-    for i in range(60):
-        bench.add(f"many{i}", num_prompt=30, tenant="many")
-    for i in range(20):
-        bench.add(f"few{i}", num_prompt=30, tenant="few")
-    served = {"many": 0, "few": 0}
-    for _ in range(40):
-        (name,) = bench.step()
-        served[name.rstrip("0123456789")] += 1
-        bench.finish(name)
-    assert served == {"many": 20, "few": 20}
-
-
-def test_a_tenant_that_sends_long_prompts_is_served_less_often() -> None:
-    bench = Bench(max_running=1, max_tokens=256)
-    for i in range(30):
-        bench.add(f"long{i}", num_prompt=90, tenant="long")
-        bench.add(f"short{i}", num_prompt=30, tenant="short")
-    served = {"long": 0, "short": 0}
-    for _ in range(24):
-        (name,) = bench.step()
-        served[name.rstrip("0123456789")] += 1
-        bench.finish(name)
-    assert served["short"] == pytest.approx(3 * served["long"], abs=3)
-
-
-def test_generated_tokens_count_for_a_tenants_share_like_prompts() -> None:
-    """Prompts are alike; one tenant's outputs are 60 tokens long, the other's 2."""
-    bench = Bench(max_running=1, max_tokens=64)
-    for i in range(30):
-        bench.add(f"long{i}", num_prompt=4, tenant="long")
-        bench.add(f"short{i}", num_prompt=4, tenant="short")
-    served = {"long": 0, "short": 0}
-    for _ in range(22):
-        (name,) = bench.step()
-        kind = name.rstrip("0123456789")
-        served[kind] += 1
-        for _ in range(59 if kind == "long" else 1):
-            bench.step()
-        bench.finish(name)
-    assert served["short"] >= 6 * served["long"]
-
-
-def test_a_tenant_that_was_idle_does_not_bring_back_what_it_did_not_use() -> None:
-    bench = Bench(max_running=1, max_tokens=64)
-    for i in range(40):
-        bench.add(f"busy{i}", num_prompt=30, tenant="busy")
-    for _ in range(20):
-        bench.finish(next(iter(bench.step())))
-    for i in range(20):
-        bench.add(f"back{i}", num_prompt=30, tenant="back")
-    order = []
-    for _ in range(10):
-        (name,) = bench.step()
-        order.append(name[:4])
-        bench.finish(name)
-    assert order.count("back") in (5, 6)
-
-
-def test_priority_orders_a_tenants_work_and_waiting_outweighs_it() -> None:
-    bench = Bench(max_running=1)
-    bench.add("low", priority=-1)
-    bench.add("plain")
-    bench.add("high", priority=1)
-    bench.now_s = 3 * PRIORITY_WORTH_S
-    bench.add("late", priority=2)
-    order = []
-    for _ in range(4):
-        (name,) = bench.step()
-        order.append(name)
-        bench.finish(name)
-    assert order == ["high", "plain", "low", "late"]
 
 
 def test_choices_of_a_request_wait_for_the_first_one_even_without_a_prefix_cache() -> None:

@@ -13,6 +13,7 @@ from kernels.paging import SPLIT_SIZE
 from models.catalog import LoadedModel
 from schemas.sampling import SamplingParams, TokenLogprob
 from tests.engine.conftest import smollm_engine
+from tests.engine.subjects import bits
 from tests.engine.tiny import last, run, text, tokens
 
 ORACLE = Path(__file__).parent.parent / "data" / "oracle" / "greedy.json"
@@ -84,3 +85,26 @@ def subject(request_id: str, prompt: list[int], *, temperature: float) -> Genera
         sampling=sampling,
         priority_class="interactive" if is_company else "bulk",
     )
+
+
+def test_prompt_lookup_saves_steps_and_changes_no_bit(smollm: LoadedModel, smollm_bfloat16: LocalExecutor) -> None:
+    code = "def area(width, height):\n    return width * height\n\n"
+    turn = f"<|im_start|>user\nRepeat this:\n{code * 2}<|im_end|>\n<|im_start|>assistant\n"
+    prompt = smollm.tokenizer.encode(turn, special=True)
+    requests = [
+        GenerationRequest(
+            request_id=name,
+            prompt_token_ids=prompt,
+            sampling=SamplingParams(max_tokens=32, seed=2, temperature=temperature, top_logprobs=1, ignore_eos=True),
+        )
+        for name, temperature in (("greedy", 0.0), ("drawn", 0.3))
+    ]
+    outputs, steps = [], []
+    for proposer in ("none", "ngram"):
+        engine = smollm_engine(smollm, smollm_bfloat16, EngineConfig(proposer=proposer))
+        outputs.append(run(engine, requests))
+        steps.append(engine.stats().num_steps)
+    for request in requests:
+        assert bits(outputs[1], request.request_id) == bits(outputs[0], request.request_id)
+    assert engine.stats().num_accepted_tokens > 10
+    assert steps[1] < steps[0]

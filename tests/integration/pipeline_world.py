@@ -24,6 +24,7 @@ from schemas.names import LANES, Lane, Names
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from schemas.topics import registry
 from schemas.turns import Turn
+from tests.tied import tied
 
 NUM_PARTITIONS = 3
 WAIT_S = 40.0
@@ -174,7 +175,7 @@ class Process:
         path = self._folder / "settings.json"
         path.write_bytes(msgspec.json.encode(self._settings))
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.integration.pipeline_world", str(path)
+            *tied(sys.executable, "-m", "tests.integration.pipeline_world", path)
         )
 
     async def kill(self) -> None:

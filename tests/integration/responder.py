@@ -4,13 +4,14 @@ from types import TracebackType
 from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.structs import OffsetAndMetadata
+from aiokafka.structs import ConsumerRecord, OffsetAndMetadata
 
 from consumers.worker.takeover import Checkpoint, encode_checkpoint
 from runtime.headers import record_headers
 from runtime.kafka import close, make_consumer, make_producer, running
 from runtime.topics import create_missing
-from schemas.codec import JOURNAL, RESULT, decode_request
+from schemas.codec import CONTROL, JOURNAL, RESULT, decode_request
+from schemas.control import Cancel
 from schemas.envelope import Envelope, Status
 from schemas.errors import ErrorBody
 from schemas.names import Names
@@ -18,7 +19,7 @@ from schemas.requests import ChatRequest, Message
 from schemas.results import DuplicateOf, Result, ResultChoice
 from schemas.sampling import FinishReason
 from schemas.settings import Settings
-from schemas.tokens import ChunkChoice, ChunkMessage, JournalRecord, Takeover, TokenDelta
+from schemas.tokens import ChunkChoice, ChunkMessage, JournalRecord, Takeover, TokenDelta, Usage
 from schemas.topics import registry
 
 MODEL = "smollm2-135m-instruct"
@@ -46,18 +47,22 @@ class Responder:
             settings.kafka, self.names.requests(), self.names.requests("bulk")
         )
 
+        self._cancels: AIOKafkaConsumer = make_consumer(settings.kafka, self.names.control)
+
     async def __aenter__(self) -> "Responder":
         await create_missing(
             self.settings.kafka, registry(self.names, self.settings.topics, list(self.settings.models))
         )
         await self._producer.start()
         await self._requests.start()
+        await self._cancels.start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await close(self._requests)
+        await close(self._cancels)
         await close(self._producer)
 
     async def asked(self) -> Asked:
@@ -67,6 +72,11 @@ class Responder:
         assert isinstance(request, ChatRequest)
         assert request.id is not None
         return Asked(request.id, record.key, record.partition, request, record.topic, record.headers)
+
+    async def cancelled(self) -> tuple["ConsumerRecord[bytes, bytes]", Cancel]:
+        """The next cancel that arrives, with the record that it stands in."""
+        record = await self._cancels.getone()
+        return record, CONTROL.decode(record.value)
 
     def source(self, asked: Asked) -> str:
         """The input partition that the real worker would have had it from."""
@@ -152,12 +162,22 @@ class Responder:
             error=error,
             tenant=tenant or asked.request.tenant,
             session=asked.request.session,
+            usage=Usage(completion_tokens=num_tokens * len(texts)),
         )
         return await self._write(self.names.results, asked.partition, asked.key, RESULT.encode(record))
 
-    async def duplicate(self, asked: Asked, result_offset: int) -> None:
+    async def end(self, asked: Asked, record: Result) -> int:
+        """Write any terminal record; its offset is returned."""
+        return await self._write(self.names.results, asked.partition, asked.key, RESULT.encode(record))
+
+    async def duplicate(self, asked: Asked, result_offset: int | None, *, has_ended: bool = False) -> None:
         """Write that a request was sent again."""
-        record = DuplicateOf(request_id=asked.request_id, tenant=asked.request.tenant, result_offset=result_offset)
+        record = DuplicateOf(
+            request_id=asked.request_id,
+            tenant=asked.request.tenant,
+            result_offset=result_offset,
+            has_ended=has_ended,
+        )
         await self._write(self.names.results, asked.partition, asked.key, RESULT.encode(record))
 
     async def _write(

@@ -20,8 +20,10 @@ from runtime.topics import create_missing, partition_counts
 from schemas.errors import ErrorBody
 from schemas.names import Names
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
+from schemas.structured import JsonSchemaFormat, NamedSchema
 from schemas.topics import registry
 from tests.integration.responder import MODEL, Responder
+from tests.tied import tied
 
 pytestmark = pytest.mark.integration
 
@@ -61,7 +63,7 @@ class Cli:
     async def start(self, *words: str) -> AsyncIterator[Process]:
         """A running command."""
         process = await asyncio.create_subprocess_exec(
-            HEADRACE, *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self.env, cwd=self.folder
+            *tied(HEADRACE, *words), stdin=PIPE, stdout=PIPE, stderr=PIPE, env=self.env, cwd=self.folder
         )
         try:
             yield process
@@ -120,6 +122,25 @@ async def test_chat_without_stream_shows_the_answer_at_once(cli: Cli, responder:
         assert (await end(process))[:2] == (0, "good day\n")
 
 
+async def test_chat_asks_for_an_answer_of_the_form_that_a_file_has(cli: Cli, responder: Responder) -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "null"}, "a": {"const": "é"}}}
+    (cli.folder / "my.form.json").write_text(json.dumps(schema))
+    async with cli.start("chat", "hi", "--json-schema", "my.form.json") as process:
+        asked = await responder.asked()
+        assert asked.request.response_format == JsonSchemaFormat(NamedSchema(name="my.form", schema=schema))
+        await responder.result(asked, '{"a": "é"}')
+        assert (await end(process))[:2] == (0, '{"a": "é"}\n')
+
+
+@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), ("{", "no JSON"), ("[]", "no JSON Schema")])
+async def test_a_file_without_a_schema_is_wrong_usage(cli: Cli, content: str | None, said: str) -> None:
+    if content is not None:
+        (cli.folder / "form.json").write_text(content)
+    code, out, err = await cli.run("chat", "hi", "--json-schema", "form.json")
+    assert (code, out) == (2, "")
+    assert said in " ".join(err.replace("│", " ").split())
+
+
 async def test_chat_takes_a_piped_text(cli: Cli, responder: Responder) -> None:
     async with cli.start("chat") as process:
         ending = asyncio.create_task(end(process, "из файла\n".encode()))
@@ -161,23 +182,22 @@ async def test_a_failed_request_ends_with_1_and_its_error(cli: Cli, responder: R
         assert out == "partial\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_ctrl_c_during_an_answer_ends_quietly(cli: Cli, responder: Responder, number: signal.Signals) -> None:
+async def test_a_signal_during_an_answer_ends_quietly(cli: Cli, responder: Responder) -> None:
     async with cli.start("chat", "hi") as process:
         asked = await responder.asked()
         await responder.delta(asked, 0, "begun")
         await read(process, 5)
-        process.send_signal(number)
-        code, out, err = await end(process)
-    assert (code, err) == ((130, "") if number == signal.SIGINT else (-signal.SIGTERM, ""))
-    assert out.strip() == ""
+        process.send_signal(signal.SIGTERM)
+        assert await end(process) == (-signal.SIGTERM, "", "")
 
 
-async def test_ctrl_c_before_an_answer_ends_quietly(cli: Cli, responder: Responder) -> None:
-    async with cli.start("chat", "hi") as process:
-        await responder.asked()
+async def test_ctrl_c_before_an_answer_shows_nothing_and_says_what_becomes_of_it(
+    cli: Cli, responder: Responder
+) -> None:
+    async with cli.start("chat", "hi", "--keep") as process:
+        asked = await responder.asked()
         process.send_signal(signal.SIGINT)
-        assert await end(process) == (130, "", "")
+        assert await end(process) == (130, "", f"it runs on: `headrace tail {asked.request_id}` shows its answer\n")
 
 
 async def test_chat_says_who_is_missing_when_nobody_answers(cli: Cli, responder: Responder) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.tied import tied
+
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 HEADRACE = Path(sys.executable).with_name("headrace")
@@ -22,7 +24,7 @@ async def headrace(folder: Path, *words: str, is_alone: bool = True, **env: str)
     """A running command with its data in `folder`. At the end nothing may be left there, unless others run beside."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     process = await asyncio.create_subprocess_exec(
-        *(HEADRACE, *words),
+        *tied(HEADRACE, *words),
         stdout=PIPE,
         stderr=STDOUT,
         env={**clean, "XDG_CONFIG_HOME": str(folder), "HEADRACE_LOCAL__DATA_DIR": str(folder / "data"), **env},

@@ -376,11 +376,6 @@ async def test_a_wrong_option_is_an_error_before_anything_is_sent(client: Client
         client.stream("hi", temprature=1)  # type: ignore[call-arg] # the mistake that is tested
 
 
-async def test_a_request_over_the_limit_of_a_record_is_refused(client: Client) -> None:
-    with pytest.raises(InvalidValue, match="too large"):
-        await client.complete("x" * 2_000_000)
-
-
 async def test_when_nobody_answers_the_missing_roles_are_named(settings: Settings, responder: Responder) -> None:
     async with Client(settings, timeout_s=0.2) as client:
         with pytest.raises(NoAnswer, match=r"no gate and no pipeline and no worker is running.*headrace up"):

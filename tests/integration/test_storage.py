@@ -31,6 +31,22 @@ async def test_what_was_put_is_what_is_got(store: ObjectStore, namespace: str, d
     assert await store.get(f"{namespace}/a") == data
 
 
+@pytest.mark.parametrize("num_bytes", [0, 9, 10, 11, 600_000])
+async def test_of_an_object_that_is_too_large_no_more_is_read_than_shows_that(
+    store: ObjectStore, namespace: str, num_bytes: int
+) -> None:
+    await store.put(f"{namespace}/a", b"x" * num_bytes)
+    assert await store.get(f"{namespace}/a", max_bytes=10) == b"x" * min(num_bytes, 11)
+
+
+async def test_folders_are_what_has_more_below_it(store: ObjectStore, namespace: str) -> None:
+    for name in ("acme/2026-01-02/x", "acme/2026-01-01/x", "acme/2026-01-01/y", "other/2026-01-01/x", "note"):
+        await store.put(f"{namespace}/{name}", b"x")
+    assert await store.folders(f"{namespace}/") == [f"{namespace}/acme/", f"{namespace}/other/"]
+    assert await store.folders(f"{namespace}/acme/") == [f"{namespace}/acme/2026-01-0{day}/" for day in (1, 2)]
+    assert await store.folders(f"{namespace}/nobody/") == []
+
+
 async def test_putting_again_replaces_the_whole_object(store: ObjectStore, namespace: str) -> None:
     await store.put(f"{namespace}/a", b"long content")
     await store.put(f"{namespace}/a", b"short")

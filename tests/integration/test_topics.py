@@ -1,17 +1,23 @@
 """Topics on the real broker: created as the registry says, required, described; keys partitioned as others do it."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
+from headrace import Client
+from headrace.local import kafka_storage
 from headrace.local.background import BackgroundStack
+from headrace.local.files import read_template
+from headrace.local.kafka import LocalKafka
+from headrace.local.settings import LocalKafkaSettings
 from runtime.kafka import close, make_admin, make_consumer, make_producer, partition_for, running
 from runtime.topics import create_missing, describe, partition_counts, require
 from schemas.errors import SettingsError
 from schemas.names import Names
-from schemas.settings import KafkaSettings, TopicsSettings
+from schemas.settings import KafkaSettings, Settings, TopicsSettings
 from schemas.topics import TopicSpec, registry
 
 pytestmark = pytest.mark.integration
@@ -45,6 +51,36 @@ async def test_topics_that_are_missing_are_named_with_the_remedy(kafka: KafkaSet
     assert not any(status.exists for status in await describe(kafka, specs))
     await create_missing(kafka, specs)
     await require(kafka, [spec.name for spec in specs])
+
+
+async def test_asking_creates_nothing_on_a_broker_that_creates_what_it_is_asked_for(
+    tmp_path: Path, specs: list[TopicSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default of Kafka's own `auto.create.topics.enable`: our topics would get the broker's counts and configs."""
+    switch = "auto.create.topics.enable"
+
+    def read_other_template(name: str) -> str:
+        return read_template(name).replace(f"{switch}=false", f"{switch}=true")
+
+    monkeypatch.setattr(kafka_storage, "read_template", read_other_template)
+    async with LocalKafka(LocalKafkaSettings(data_dir=tmp_path)) as broker:
+        settings = KafkaSettings(bootstrap_servers=broker.bootstrap_servers, startup_timeout_s=0.1)
+        wanted = [spec.name for spec in specs]
+        async with running(make_admin(settings)) as admin:
+            await admin.describe_topics(["made"])
+            while "made" not in await admin.list_topics():  # noqa: ASYNC110 - it does create what is named
+                await asyncio.sleep(0.05)
+        assert await partition_counts(settings, wanted) == {}
+        assert not any(status.exists for status in await describe(settings, specs))
+        with pytest.raises(SettingsError):
+            await require(settings, wanted)
+        with pytest.raises(SettingsError):
+            async with Client(Settings(kafka=settings, topics=TopicsSettings(namespace=specs[0].name.split(".")[0]))):
+                pass
+        async with running(make_admin(settings)) as admin:
+            assert set(await admin.list_topics()) & set(wanted) == set()
+        assert await create_missing(settings, specs) == wanted
+        assert [status.configs for status in await describe(settings, specs)] == [spec.configs for spec in specs]
 
 
 async def test_partitions_are_counted_of_the_topics_that_exist(kafka: KafkaSettings, specs: list[TopicSpec]) -> None:

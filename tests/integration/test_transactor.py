@@ -39,7 +39,7 @@ class Bench:
         """A started one; it fences those before it."""
         producer = make_producer(self.kafka, transactional_id=self.transactional_id)
         await producer.start()
-        transactor = Transactor(producer, self.group, {self.input: ledger}, metadata=lambda _: metadata)
+        transactor = Transactor(producer, self.group, {self.input: ledger}, metadata=lambda *_: metadata)
         transactor.start()
         return transactor
 

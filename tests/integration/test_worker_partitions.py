@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined] # public names that its stubs do not re-export
@@ -282,11 +283,11 @@ async def test_health_says_what_a_worker_is_doing(
     outside: Outside, tiny: TinyModel, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hanging = threading.Event()
-    worker = WorkerHere(settings, at_pace=True)
+    impatient = msgspec.structs.replace(settings.worker, step_stall_s=0.5)
+    worker = WorkerHere(msgspec.structs.replace(settings, worker=impatient), at_pace=True)
     assert (worker.role.health().is_alive, worker.role.health().is_ready) == (True, False)
     async with worker:
         await until(lambda: worker.role.health().is_ready)
-        monkeypatch.setattr("consumers.worker.role.STALL_S", 0.5)
         run = worker.engine._engine.executor.run
         monkeypatch.setattr(worker.engine._engine.executor, "run", lambda plan: hanging.wait(60) and run(plan))
         outside.send(tiny.member("r1"))

@@ -1,10 +1,23 @@
 """Products are right, and a row's bits depend on that row alone."""
 
+from collections.abc import Iterable
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernels import ops
-from kernels.cpu.linear import ONLY_SIZE, PackedLinear, invariant_sizes, linear, pack_linear
+from kernels.cpu.linear import (
+    MAX_PADDING,
+    ONLY_SIZE,
+    ROW_SIZES,
+    PackedLinear,
+    invariant_sizes,
+    linear,
+    pack_linear,
+    row_parts,
+)
 from kernels.cpu.threads import using_threads
 from kernels.errors import BadKernelInput
 
@@ -54,6 +67,21 @@ def test_a_processor_on_which_no_two_sizes_agree_gets_one_size(num_rows: int) ->
     assert result.shape == (num_rows, 48)
     assert torch.allclose(result, x[:num_rows] @ weight.T, atol=1e-4)
     assert torch.equal(result[:1], linear(x[:1], single))
+
+
+@settings(deadline=None)
+@given(
+    num_rows=st.integers(1, 3000),
+    sizes=st.one_of(st.just(ROW_SIZES), st.just((ONLY_SIZE,)), st.sets(st.sampled_from(ROW_SIZES), min_size=1)),
+)
+def test_rows_are_cut_into_sizes_that_were_tried_with_little_padding(num_rows: int, sizes: Iterable[int]) -> None:
+    ordered = tuple(sorted(sizes))
+    parts = row_parts(num_rows, ordered)
+    assert sum(parts) == num_rows
+    assert all(part in ordered for part in parts[:-1])
+    assert 1 <= parts[-1] <= ordered[-1]
+    padding = min(size for size in ordered if size >= parts[-1]) - parts[-1]
+    assert padding <= MAX_PADDING or parts[-1] < ordered[0]
 
 
 def test_without_onednn_the_weights_stay_as_they_are() -> None:

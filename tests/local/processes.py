@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.tied import tied
+
 GONE_WITHIN_S = 20.0
 ROOT = Path(__file__).parents[2]
 
@@ -34,8 +36,13 @@ def _is_alive(process: psutil.Process) -> bool:
 
 def python(source: str, *arguments: str) -> subprocess.Popen[str]:
     """A Python process of our environment that can be killed; its stdout is a pipe, and it may wait on its stdin."""
-    command = [sys.executable, "-c", source, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        tied(sys.executable, "-c", source, *arguments),
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

@@ -1,5 +1,6 @@
 """Writes small GGUF files with the format's own package, so that our reader is tested against another's writer."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,15 @@ def write_gguf(
     **changes: Any,
 ) -> Path:
     """A tiny model's file. `changes` replace metadata (dots written as two underscores); None leaves an entry out."""
-    writer = gguf.GGUFWriter(path, architecture)
     metadata = METADATA | {key.replace("__", "."): value for key, value in changes.items()}
-    for key, value in metadata.items():
-        add_value(writer, key, value)
-    for name, data in tensors.items():
-        writer.add_tensor(name, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    with contextlib.closing(gguf.GGUFWriter(path, architecture)) as writer:
+        for key, value in metadata.items():
+            add_value(writer, key, value)
+        for name, data in tensors.items():
+            writer.add_tensor(name, data)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
     return path
 
 

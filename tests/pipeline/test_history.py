@@ -12,21 +12,27 @@ OTHER_HASHES = ModelHashes(model="m", tokenizer="other", template="c")
 
 
 class Storage:
-    """Objects in a dict; `outages` is how many reads fail before the next one succeeds."""
+    """Objects in a dict; `outages` is how many calls fail before the next one succeeds."""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects
         self.reads: list[str] = []
         self.outages = 0
 
-    async def get(self, key: str) -> bytes:
+    async def put(self, key: str, data: bytes) -> None:
+        if self.outages > 0:
+            self.outages -= 1
+            raise StorageUnavailable("no answer")
+        self.objects[key] = data
+
+    async def get(self, key: str, *, max_bytes: int | None = None) -> bytes:
         self.reads.append(key)
         if self.outages > 0:
             self.outages -= 1
             raise StorageUnavailable("no answer")
         if key not in self.objects:
             raise ObjectMissing(f"no object {key}")
-        return self.objects[key]
+        return self.objects[key] if max_bytes is None else self.objects[key][: max_bytes + 1]
 
 
 def chain(length: int) -> dict[str, bytes]:

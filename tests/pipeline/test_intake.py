@@ -25,6 +25,7 @@ from schemas.turns import BaseTurn, Turn
 from tests.pipeline.builders import chat, envelope, turn
 from tests.pipeline.conftest import HANG
 from tests.pipeline.test_history import Storage
+from tests.pipeline.test_stage import no_claims
 
 NAMES = Names("n")
 SETTINGS = Settings(models={"tiny": ModelSettings(path="tiny.gguf")}, topics=TopicsSettings(namespace="n"))
@@ -94,7 +95,7 @@ class _Record:
 
 @pytest.fixture
 def client(pool: PromptPool) -> Client:
-    return Client(Stage(SETTINGS, pool, SessionHistory(Storage({}), max_turns=10)))
+    return Client(Stage(SETTINGS, pool, SessionHistory(Storage({}), max_turns=10), no_claims(pool)))
 
 
 def encoded(request_id: str, request: ChatRequest | None = None, **changes: Any) -> bytes:
@@ -172,7 +173,7 @@ class Waiting(Stage):
     """A stage whose turns of sessions wait, as they do when object storage is away."""
 
     def __init__(self, pool: PromptPool) -> None:
-        super().__init__(SETTINGS, pool, SessionHistory(Storage({}), max_turns=1))
+        super().__init__(SETTINGS, pool, SessionHistory(Storage({}), max_turns=1), no_claims(pool))
         self.is_back = asyncio.Event()
 
     async def member(self, turn: Turn, lane: Lane) -> Member:

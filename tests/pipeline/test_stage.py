@@ -8,14 +8,22 @@ from pipeline.history import SessionHistory
 from pipeline.sampling import seed_of
 from pipeline.stage import Stage
 from pipeline.tokenize import PromptPool
+from pipeline.turn_claims import TurnClaims
+from runtime.claims import ClaimStore
 from schemas.batches import Refusal, Sequence
 from schemas.envelope import ModelHashes
+from schemas.names import Names
 from schemas.requests import ChatRequest, CompletionRequest, EmbeddingRequest, Message
 from schemas.settings import ModelSettings, PipelineSettings, Settings
 from schemas.turns import BaseTurn, Turn
 from tests.pipeline.builders import chat, completion, envelope, session_turn, turn
 from tests.pipeline.conftest import HANG
 from tests.pipeline.test_history import Storage
+
+
+def no_claims(pool: PromptPool) -> TurnClaims:
+    """What follows claims, for turns that have none."""
+    return TurnClaims(ClaimStore(Storage({})), Names(), pool)
 
 
 def stage_over(
@@ -25,7 +33,7 @@ def stage_over(
         models={"tiny": ModelSettings(path="tiny.gguf", context_length=context_length)},
         pipeline=PipelineSettings(default_max_tokens=20),
     )
-    return Stage(settings, pool, SessionHistory(Storage(objects or {}), max_turns=10))
+    return Stage(settings, pool, SessionHistory(Storage(objects or {}), max_turns=10), no_claims(pool))
 
 
 async def sequence_of(stage: Stage, given: Turn) -> Sequence:
@@ -139,11 +147,11 @@ async def test_a_session_whose_state_is_gone_or_of_another_tokenizer_is_refused(
 
 async def test_a_fault_of_our_own_becomes_a_refusal_without_its_details(pool: PromptPool) -> None:
     class Broken(Storage):
-        async def get(self, key: str) -> bytes:
+        async def get(self, key: str, *, max_bytes: int | None = None) -> bytes:
             raise ZeroDivisionError("secret detail")
 
     settings = Settings(models={"tiny": ModelSettings(path="tiny.gguf")})
-    stage = Stage(settings, pool, SessionHistory(Broken({}), max_turns=10))
+    stage = Stage(settings, pool, SessionHistory(Broken({}), max_turns=10), no_claims(pool))
     refused = await refusal_of(stage, turn(tiny_chat(), session="s-1", base=BaseTurn(turn=1, object="t1")))
     assert (refused.error.code, refused.error.type) == ("internal_error", "server_error")
     assert "secret" not in refused.error.message
@@ -158,7 +166,7 @@ async def test_object_storage_that_is_away_is_waited_for_and_not_refused(pool: P
         pass
 
     settings = Settings(models={"tiny": ModelSettings(path="tiny.gguf")})
-    stage = Stage(settings, pool, SessionHistory(storage, max_turns=10, sleep=no_sleep))
+    stage = Stage(settings, pool, SessionHistory(storage, max_turns=10, sleep=no_sleep), no_claims(pool))
     sequence = await sequence_of(stage, turn(tiny_chat(), session="s-1", base=BaseTurn(turn=1, object="t1")))
     assert sequence.num_base_tokens == 3
     assert storage.reads == ["t1"] * 3

@@ -1,6 +1,7 @@
 """The pool with real child processes, killed, hung and broken in the ways that happen."""
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,13 +13,15 @@ import pytest
 
 from models.catalog import open_model
 from models.prompt import build_prompt
+from pipeline import prompt_process, tokenize
 from pipeline.context import ChatPrompt, PromptJob, TextPrompt
 from pipeline.tokenize import PromptPool
-from schemas.errors import ContextTooLong, InvalidValue, ModelFileError, PromptFault
+from schemas.errors import ContextTooLong, InvalidValue, ModelFileError, PromptFault, RequestError
 from schemas.requests import Message
 from schemas.settings import DEFAULT_MODEL, DEFAULT_MODEL_PATH
 from tests.models.gguf_writer import write_gguf
 from tests.pipeline.conftest import HANG
+from tests.tied import tied
 
 LONG = Message(role="user", content="x" * 10_000)
 
@@ -69,6 +72,12 @@ async def test_an_error_of_the_request_comes_back_as_what_it_is(pool: PromptPool
         await pool.build(job)
     assert caught.value.param == param
     assert await pool.build(chat("still here", "tiny"))
+
+
+@pytest.mark.parametrize("kind", RequestError.__subclasses__(), ids=lambda kind: kind.code)
+def test_no_error_of_a_request_loses_its_kind_on_the_way_from_a_child(kind: type[RequestError]) -> None:
+    error = prompt_process.error_of(kind("no", param="p").body)
+    assert (type(error), error.message, error.param) == (kind, "no", "p")
 
 
 async def test_what_a_template_refuses_is_the_request_s_fault(tmp_path: Path) -> None:
@@ -155,6 +164,20 @@ async def test_children_that_cannot_be_replaced_end_the_pool(tmp_path: Path) -> 
     await pool.stop()
 
 
+async def test_models_that_take_for_ever_to_load_are_given_up_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file on a network folder that hangs: nobody writes into this pipe."""
+    monkeypatch.setattr(prompt_process, "_LOAD_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(tokenize, "_MAX_FAILED_STARTS", 1)
+    os.mkfifo(tmp_path / "model.gguf")
+    pool = PromptPool({"m": str(tmp_path / "model.gguf")}, num_processes=1)
+    with pytest.raises(PromptFault, match=r"did not load its models in 0\.5 s"):
+        await pool.start()
+    await pool.stop()
+    assert multiprocessing.active_children() == []
+
+
 async def test_a_watcher_that_is_cancelled_does_not_stop_the_pool(pool: PromptPool) -> None:
     watcher = asyncio.create_task(pool.run())
     await asyncio.sleep(0)
@@ -177,7 +200,7 @@ async def test_children_end_with_a_parent_that_is_killed(tiny_model: str) -> Non
     )
     script = Path(tiny_model).with_name("parent.py")
     script.write_text(code)
-    parent = psutil.Popen([sys.executable, str(script)], stdout=subprocess.PIPE)
+    parent = psutil.Popen(tied(sys.executable, script), stdout=subprocess.PIPE)
     children = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
     parent.kill()
     parent.wait()

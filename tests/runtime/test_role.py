@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.tied import tied
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -20,7 +22,7 @@ class RoleProcess:
 
     def __init__(self, way: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.runtime.role_process", way],
+            tied(sys.executable, "-m", "tests.runtime.role_process", way),
             cwd=ROOT,
             stderr=subprocess.PIPE,
             text=True,

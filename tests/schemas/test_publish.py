@@ -44,6 +44,9 @@ EACH_EXAMPLE = pytest.mark.parametrize(
 EACH_PLACE = pytest.mark.parametrize("records", PUBLISHED, ids=lambda records: records.file)
 
 
+CLAIM = {"object": "headrace/claims/default/2026-01-01/" + "0" * 64, "sha256": "0" * 64, "num_bytes": 700_000}
+
+
 def without_kind(example: msgspec.Struct) -> dict[str, Any]:
     return {name: value for name, value in json_schema.to_json(example).items() if name != "kind"}
 
@@ -89,6 +92,12 @@ def test_a_record_that_we_encode_fits_the_published_schema_and_decodes_to_itself
         pytest.param({**without_kind(examples.COMPLETION), "messages": []}, False, id="broken messages by a prompt"),
         pytest.param({**without_kind(examples.EMBEDDING), "prompt": None}, False, id="broken prompt by an input"),
         pytest.param({"model": "m"}, False, id="no body"),
+        pytest.param({"model": "m", "kind": "chat", "claim": CLAIM}, True, id="messages in an object"),
+        pytest.param({"model": "m", "kind": "embedding", "claim": CLAIM}, True, id="input in an object"),
+        pytest.param({**without_kind(examples.CHAT), "claim": CLAIM}, True, id="other fields in an object"),
+        pytest.param({"model": "m", "claim": CLAIM}, False, id="claim without kind"),
+        pytest.param({"model": "m", "kind": "chat", "claim": None}, False, id="no claim"),
+        pytest.param({"model": "m", "kind": "chat", "claim": {**CLAIM, "sha256": "0"}}, False, id="claim without hash"),
     ],
 )
 def test_the_kind_of_a_request_may_be_told_by_its_body_alone(body: dict[str, Any], is_request: bool) -> None:

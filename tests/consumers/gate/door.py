@@ -53,6 +53,10 @@ class Door:
             return
         inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
         self._writers |= {writer, inner_writer}
+        if not self._is_open:
+            # Shut in the meantime.
+            self.shut()
+            return
         for source, sink in [(reader, inner_writer), (inner_reader, writer)]:
             task = asyncio.create_task(self._pass(source, sink))
             self._tasks.add(task)

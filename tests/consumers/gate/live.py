@@ -35,6 +35,7 @@ from schemas.settings import Settings
 from schemas.topics import registry
 from schemas.turns import Turn
 from tests.consumers.gate.builders import encoded, result_of
+from tests.tied import tied
 
 # What `headrace serve gate` does, without the command line: settings come on stdin, so that no secret is an argument.
 _GATE = """
@@ -94,7 +95,7 @@ class GateProcess:
 
     async def __aenter__(self) -> "GateProcess":
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _GATE, stdin=PIPE, stderr=PIPE, env={**os.environ, "PYTHONPATH": str(_ROOT)}
+            *tied(sys.executable, "-c", _GATE), stdin=PIPE, stderr=PIPE, env={**os.environ, "PYTHONPATH": str(_ROOT)}
         )
         stdin = self._process.stdin
         assert stdin is not None

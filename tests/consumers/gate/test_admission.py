@@ -1,27 +1,20 @@
 """What the gate decides of each record on `requests`."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumers.gate.admission import (
-    MAX_NESTING,
-    MAX_REROUTED_BYTES,
-    MAX_TURN_BYTES,
-    Decision,
-    Forward,
-    Refuse,
-    Reroute,
-    admit,
-)
+from consumers.gate.admission import MAX_REROUTED_BYTES, Decision, Forward, Refuse, Reroute, admit
 from consumers.gate.arrival import Arrival
 from runtime.headers import REROUTED_FROM
 from runtime.kafka import partition_for
 from schemas.codec import DEAD_LETTER, RESULT, TURN
 from schemas.envelope import DEFAULT_TENANT
+from schemas.passing import MAX_NESTING
 from schemas.requests import CompletionRequest
 from tests.consumers.gate.builders import (
     NOW_MS,
@@ -173,7 +166,6 @@ def test_an_invalid_value_fails_with_its_path_and_without_a_dead_letter(fields: 
         ({"model": "m", "input": "embed me", "id": "r1"}, None),
         (chat(id="r1", tools=[{"type": "function"}]), "tools"),
         (chat(id="r1", tool_choice="required"), "tool_choice"),
-        (chat(id="r1", response_format={"type": "json_object"}), "response_format"),
     ],
 )
 def test_what_is_not_served_yet_is_named_as_unsupported(body: dict[str, Any], param: str | None) -> None:
@@ -182,8 +174,18 @@ def test_what_is_not_served_yet_is_named_as_unsupported(body: dict[str, Any], pa
     assert (error.code, error.param) == ("unsupported", param)
 
 
-@pytest.mark.parametrize("fields", [{"tools": []}, {"tool_choice": "none"}, {"response_format": {"type": "text"}}])
-def test_what_asks_for_nothing_more_than_text_is_served(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": []},
+        {"tool_choice": "none"},
+        {"response_format": {"type": "text"}},
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"not": {}}}}},
+        {"structured_outputs": {"choice": ["yes", "no"]}},
+    ],
+)
+def test_what_asks_for_nothing_more_than_text_of_some_form_is_served(fields: dict[str, Any]) -> None:
     forward(arrival(encoded(chat(id="r1", **fields)), key=b"r1"))
 
 
@@ -210,6 +212,7 @@ def test_a_refusal_has_the_shape_of_the_answer_that_was_asked_for(body: Any, obj
         pytest.param({"x": 2**64}, id="integer over 64 bits"),
         pytest.param({"metadata": {"x": -(2**63) - 1}}, id="negative integer under 64 bits"),
         pytest.param({"deadline_ms": 10**30}, id="deadline of the far future"),
+        pytest.param({"structured_outputs": {"json": {"maximum": 2**64}}}, id="integer in a schema"),
     ],
 )
 def test_numbers_that_messagepack_cannot_hold_are_refused(fields: dict[str, Any]) -> None:
@@ -218,30 +221,28 @@ def test_numbers_that_messagepack_cannot_hold_are_refused(fields: dict[str, Any]
     assert error.code == "invalid_value"
 
 
-@pytest.mark.parametrize("field", ["x", "metadata"])
-def test_nesting_that_a_later_stage_could_not_decode_is_refused(field: str) -> None:
-    def nested(levels: int) -> bytes:
-        deep: Any = "leaf"
-        for _ in range(levels):
-            deep = {"a": deep} if field == "metadata" else [deep]
-        return encoded(chat(id="r1", **{field: deep}))
-
-    assert isinstance(decide(arrival(nested(MAX_NESTING // 2), key=b"r1")), Forward)
-    assert refusal(arrival(nested(MAX_NESTING + 1), key=b"r1")).result.error is not None
+def _schema_format(schema: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("field", "around"),
     [
-        pytest.param(chat("x" * MAX_TURN_BYTES, id="r1"), id="text"),
-        # Four bytes of JSON become nine of MessagePack.
-        pytest.param(chat(id="r1", x=[0.5] * (MAX_TURN_BYTES // 8)), id="floats"),
+        ("x", lambda deep: [deep]),
+        ("metadata", lambda deep: deep),
+        ("structured_outputs", lambda deep: {"json": deep}),
+        ("response_format", _schema_format),
     ],
 )
-def test_a_request_that_would_not_fit_a_record_is_refused(body: dict[str, Any]) -> None:
-    error = refusal(arrival(encoded(body), key=b"r1")).result.error
-    assert error is not None
-    assert error.code == "request_too_large"
+def test_nesting_that_a_later_stage_could_not_decode_is_refused(field: str, around: Callable[[Any], Any]) -> None:
+    def nested(levels: int) -> bytes:
+        deep: Any = {"a": "leaf"}
+        for number in range(levels):
+            deep = {"a": [deep] if number % 2 else deep}
+        return encoded(chat(id="r1", **{field: around(deep)}))
+
+    assert isinstance(decide(arrival(nested(MAX_NESTING // 2), key=b"r1")), Forward)
+    assert refusal(arrival(nested(MAX_NESTING + 1), key=b"r1")).result.error is not None
 
 
 @pytest.mark.parametrize(

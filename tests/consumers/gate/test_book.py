@@ -89,7 +89,7 @@ def test_turns_whose_session_was_lost_are_due_at_once() -> None:
 
 def test_only_sessions_with_an_overdue_turn_are_due() -> None:
     session, _ = history("r1", "r2")
-    deadline_ms = session.parked[0].deadline_ms
+    deadline_ms = session.parked[0].envelope.deadline_ms
     book = SessionBook()
     book[KEY] = session
     book[SessionKey("default", "idle")] = Session(SessionState(session="idle", tenant="default"))

@@ -141,18 +141,19 @@ def test_a_repeat_is_closed_in_a_transaction_too(counter: Counter) -> None:
     """Else it could be delivered again after what it repeats is forgotten."""
     counter.request(id="r1")
     out, position = counter.request(id="r1")
-    assert (out.writes, out.done) == ([], [])
-    assert out.closes == [position]
+    (said,) = out.writes
+    assert RESULT.decode(said.value) == DuplicateOf(request_id="r1")
+    assert (out.done, out.closes) == ([], [position])
 
 
-def test_a_refused_repeat_of_a_running_turn_is_not_answered(counter: Counter) -> None:
+def test_a_refused_repeat_of_a_running_turn_is_not_ended(counter: Counter) -> None:
     """A terminal record under the same id would be read as the end of the turn that runs."""
     counter.request(id="r1")
     counter.request(id="r2")
     for request_id in ("r1", "r2"):
         out, position = counter.request(id=request_id, temperature=99)
-        assert (out.writes, out.letters) == ([], [])
-        assert out.closes == [position]
+        assert [RESULT.decode(said.value) for said in out.writes] == [DuplicateOf(request_id=request_id)]
+        assert (out.letters, out.closes) == ([], [position])
 
 
 def test_what_the_gate_has_ended_itself_ends_no_running_turn(counter: Counter) -> None:

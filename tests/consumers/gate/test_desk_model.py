@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from consumers.gate.admission import AdmissionRules
 from consumers.gate.book import rebuild
 from consumers.gate.desk import Desk
+from consumers.gate.progress import decode_progress, encode_progress
 from consumers.gate.round import Put, Round
 from consumers.transactor import Position
 from runtime.kafka import partition_for
@@ -67,6 +68,8 @@ class Decided(NamedTuple):
 class GateModel(RuleBasedStateMachine):
     """The log outlives crashes; the gate does not."""
 
+    admission_rules = ONE_PARTITION
+
     @initialize(
         statuses=st.lists(st.sampled_from(STATUSES), min_size=1, max_size=6),
         crashes=st.lists(st.booleans(), max_size=12),
@@ -82,6 +85,7 @@ class GateModel(RuleBasedStateMachine):
         self.turns: list[Turn] = []
         self.objects: dict[str, SessionTurn] = {}
         self.committed = {REQUESTS: 0, RESULTS: 0}
+        self.progress = {REQUESTS: "", RESULTS: ""}
         self.sent: list[Sent] = []
         self.resent: set[Sent] = set()
         self.answered: set[str] = set()
@@ -89,8 +93,10 @@ class GateModel(RuleBasedStateMachine):
         self.start_gate()
 
     def start_gate(self) -> None:
-        self.ledgers = {tp: Ledger(offset) for tp, offset in self.committed.items()}
-        self.desk = Desk(NAMES, 0, rebuild(self.sessions), ONE_PARTITION, max_parked=MAX_PARKED)
+        self.ledgers = {
+            tp: Ledger(offset, decode_progress(self.progress[tp], offset)) for tp, offset in self.committed.items()
+        }
+        self.desk = Desk(NAMES, 0, rebuild(self.sessions), self.admission_rules, max_parked=MAX_PARKED)
         self.waiting: deque[Decided] = deque()
         self.puts: list[Put] = []
 
@@ -141,8 +147,7 @@ class GateModel(RuleBasedStateMachine):
         out = Round()
         for _ in range(num_records):
             offset = self.ledgers[tp].next_offset
-            if offset < len(self.log[tp]):
-                assert self.ledgers[tp].open(offset)
+            if offset < len(self.log[tp]) and self.ledgers[tp].open(offset):
                 self.desk.record(self.record(tp, offset), self.now_ms, out)
         self.decided(out)
         if commits:
@@ -281,7 +286,9 @@ class GateModel(RuleBasedStateMachine):
                 self.log[RESULTS].append(Stood(record.value, tuple(record.headers)))
         for position in out.closes:
             self.close(position)
-        self.committed |= {position.tp: self.ledgers[position.tp].committable for position in out.closes}
+        for tp in {position.tp for position in out.closes}:
+            self.committed[tp] = self.ledgers[tp].committable
+            self.progress[tp] = encode_progress(self.ledgers[tp].holes(), self.committed[tp])
 
     def close(self, position: Position) -> None:
         self.ledgers[position.tp].close(position.offset)

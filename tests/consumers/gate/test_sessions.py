@@ -4,22 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from consumers.gate.sessions import (
-    EndTurn,
-    ForwardTurn,
-    Park,
-    PointToLast,
-    PutObject,
-    SaveState,
-    Session,
-    Step,
-    Unpark,
-    arrive,
-    end,
-    end_repeat,
-    expire,
-    stored,
-)
+from consumers.gate.effects import EndTurn, ForwardTurn, Park, PointToFirst, PutObject, SaveState, Unpark
+from consumers.gate.sessions import Session, Step, arrive, end, end_early, end_repeat, stored
 from schemas.codec import SESSION_TURN
 from schemas.envelope import Status
 from schemas.names import Names
@@ -170,9 +156,13 @@ def test_turns_go_on_arriving_while_an_object_is_put() -> None:
 
 
 @pytest.mark.parametrize("repeated", ["r1", "r2"])
-def test_a_repeat_of_a_running_or_parked_turn_changes_nothing(repeated: str) -> None:
+def test_a_repeat_of_a_running_or_parked_turn_changes_nothing_and_is_said_to_be_one(repeated: str) -> None:
     session = with_turns("r1", "r2")
-    assert arriving(session, repeated) == Step(session)
+    step = arriving(session, repeated)
+    assert step.session == session
+    (said,) = step.effects
+    assert isinstance(said, PointToFirst)
+    assert (said.turn.envelope.request_id, said.has_ended) == (repeated, False)
 
 
 @pytest.mark.parametrize("has_next", [True, False])
@@ -180,14 +170,14 @@ def test_a_repeat_of_the_turn_that_ended_last_points_to_it(has_next: bool) -> No
     session = completing(with_turns("r1", *(["r2"] if has_next else [])), "r1").session
     step = arriving(session, "r1")
     assert step.session == session
-    assert [type(effect) for effect in step.effects] == [PointToLast]
+    assert [isinstance(said, PointToFirst) and said.has_ended for said in step.effects] == [True]
 
 
 def test_a_parked_turn_whose_deadline_passes_ends_at_once() -> None:
     session = arriving(with_turns("r1"), "r2", ttl_s=5).session
     session = arriving(session, "r3", ttl_s=60).session
-    assert expire(session, now_ms=NOW_MS + 4_999) == Step(session)
-    step = expire(session, now_ms=NOW_MS + 5_000)
+    assert end_early(session, now_ms=NOW_MS + 4_999) == Step(session)
+    step = end_early(session, now_ms=NOW_MS + 5_000)
     unpark, ended = step.effects
     assert isinstance(unpark, Unpark)
     assert isinstance(ended, EndTurn)
@@ -215,7 +205,7 @@ def test_when_all_that_waited_has_expired_the_session_is_idle() -> None:
 def test_turns_that_wait_for_nobody_are_let_go() -> None:
     lost = with_turns("r1", "r2", "r3")._replace(state=NEW.state)
     assert lost.is_due(NOW_MS)
-    step = expire(lost, now_ms=NOW_MS)
+    step = end_early(lost, now_ms=NOW_MS)
     assert step.session.state.running == "r2"
     assert turn_of(step).envelope.request_id == "r2"
 

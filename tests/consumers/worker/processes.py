@@ -1,6 +1,7 @@
 """Workers for tests: in the test's own event loop, where it can look inside, and as processes that can be killed."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -16,18 +17,18 @@ from consumers.worker.role import WorkerRole
 from engine.thread import EngineThread
 from schemas.settings import Settings
 from tests.consumers.worker.pace import run_at_pace
+from tests.tied import tied
 
 # What `headrace serve worker` does, without the command line and at a pace: settings come on stdin.
 _WORKER = """
 import asyncio, sys, msgspec
 from engine.executor import LocalExecutor
-from tests.consumers.worker.pace import run_at_pace
-LocalExecutor.run = run_at_pace
+from tests.consumers.worker import pace
+LocalExecutor.run = getattr(pace, sys.argv[1])
 from consumers.worker.role import WorkerRole
 from runtime import logging
 from runtime.role import run_role
 from schemas.settings import Settings
-from tests.consumers.worker.pace import run_at_pace
 
 settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
 logging.configure(settings.logging, role="worker")
@@ -42,10 +43,11 @@ _ROOT = Path(__file__).parents[3]
 
 
 class WorkerProcess:
-    """One worker process. Its log is shown when the test fails."""
+    """One worker process. Its log is shown when the test fails. `run`, a function in `pace`, runs its steps."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, run: str = "run_at_pace") -> None:
         self._settings = settings
+        self._run = run
         self._process: Process | None = None
         self._reading: asyncio.Task[None] | None = None
         self.lines: list[str] = []
@@ -53,7 +55,7 @@ class WorkerProcess:
     async def __aenter__(self) -> "WorkerProcess":
         environment = {**os.environ, "PYTHONPATH": str(_ROOT), "OMP_NUM_THREADS": "1"}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _WORKER, stdin=PIPE, stderr=PIPE, env=environment
+            *tied(sys.executable, "-c", _WORKER, self._run), stdin=PIPE, stderr=PIPE, env=environment
         )
         stdin = self._process.stdin
         assert stdin is not None
@@ -82,6 +84,12 @@ class WorkerProcess:
     def name(self) -> str:
         """How it calls itself in its takeover marks."""
         return self._settings.worker.instance_id or f"{socket.gethostname()}-{self.process.pid}"
+
+    @property
+    def health_port(self) -> int:
+        """Where it answers /healthz: its first log line says so."""
+        (port,) = [line["metrics_port"] for line in map(json.loads, self.lines[:1])]
+        return int(port)
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""

@@ -21,6 +21,7 @@ def worker_settings(stack: BackgroundStack, namespace: str, model: TinyModel, **
     """One thread and float32, so that processes that run side by side are quick and say the same."""
     return Settings(
         kafka=KafkaSettings(bootstrap_servers=stack.bootstrap_servers, session_timeout_ms=6_000),
+        storage=stack.s3,
         topics=TopicsSettings(namespace=namespace, partitions=NUM_PARTITIONS),
         models={MODEL_NAME: ModelSettings(path=str(model.path))},
         worker=WorkerSettings(model=MODEL_NAME, **worker),

@@ -2,15 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
 from consumers.transactor import OutRecord
 from consumers.worker.deltas import Ack, DeltaLane, Stream
+from consumers.worker.pace import Pace, pace_of
 from consumers.worker.piece import MAX_TOKENS_PER_DELTA, Piece
+from schemas.envelope import Envelope
 from schemas.errors import BrokerUnavailable
+from schemas.settings import WorkerSettings
 
 INTERVAL_S = 0.04
+STREAMED = Pace(0.0, INTERVAL_S)
+CHECKPOINTED = Pace(5.0, 5.0)
 
 
 class Broker:
@@ -48,14 +54,11 @@ class Bench:
     def __init__(self) -> None:
         self.broker, self.clock = Broker(), Clock()
         self.failures: list[Exception] = []
-        self.lane = DeltaLane(
-            self.broker.send, interval_s=INTERVAL_S, on_failure=self.failures.append, clock=self.clock
-        )
+        self.lane = DeltaLane(self.broker.send, on_failure=self.failures.append, clock=self.clock)
 
-    def stream(self, name: str = "a", *, is_streamed: bool = True) -> Stream:
+    def stream(self, name: str = "a", pace: Pace = STREAMED) -> Stream:
         return Stream(
-            lambda piece: record(f"{name}{piece.choice}:{piece.index}+{len(piece.token_ids)}{_end(piece)}"),
-            is_streamed=is_streamed,
+            lambda piece: record(f"{name}{piece.choice}:{piece.index}+{len(piece.token_ids)}{_end(piece)}"), pace
         )
 
     async def pass_time(self, seconds: float = 0.0) -> None:
@@ -141,8 +144,45 @@ async def test_one_send_is_in_flight_and_what_comes_meanwhile_joins_the_next(ben
     assert bench.broker.log == ["a0:0+1", "a0:1+5"]
 
 
+async def test_one_choice_that_ends_does_not_hurry_the_others(bench: Bench) -> None:
+    stream = bench.stream()
+    for choice in (0, 1):
+        bench.lane.push(stream, tokens(0, choice=choice))
+    await bench.pass_time()
+    bench.lane.push(stream, tokens(1, choice=0))
+    bench.lane.push(stream, final(1, choice=1))
+    await bench.pass_time()
+    assert bench.broker.log == ["a0:0+1", "a1:0+1", "a1:1+0."]
+    await bench.pass_time(INTERVAL_S)
+    assert bench.broker.log[3:] == ["a0:1+1"]
+
+
+async def test_a_request_that_is_not_streamed_leaves_a_checkpoint_now_and_then(bench: Bench) -> None:
+    stream = bench.stream(pace=CHECKPOINTED)
+    for index in range(8):
+        bench.lane.push(stream, tokens(index))
+        await bench.pass_time(1.0)
+    assert bench.broker.log == ["a0:0+5"]
+    await bench.pass_time(2.0)
+    assert bench.broker.log == ["a0:0+5", "a0:5+3"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, Pace(0.0, 0.04)),
+        ({"priority_class": "bulk"}, Pace(0.0, 1.0)),
+        ({"stream": False}, Pace(5.0, 5.0)),
+        ({"stream": False, "priority_class": "bulk"}, Pace(5.0, 5.0)),
+    ],
+)
+def test_the_pace_follows_from_who_reads(fields: dict[str, Any], expected: Pace) -> None:
+    envelope = Envelope(request_id="r", key="r", accepted_at_ms=0, deadline_ms=1, traceparent="", **fields)
+    assert pace_of(envelope, WorkerSettings()) == expected
+
+
 async def test_a_request_that_is_not_streamed_gets_each_choice_whole(bench: Bench) -> None:
-    stream = bench.stream(is_streamed=False)
+    stream = bench.stream(pace=CHECKPOINTED)
     for index in range(4):
         bench.lane.push(stream, tokens(index, choice=0))
         bench.lane.push(stream, tokens(index, choice=1))
@@ -157,7 +197,7 @@ async def test_a_request_that_is_not_streamed_gets_each_choice_whole(bench: Benc
 
 
 async def test_a_delta_never_holds_more_tokens_than_fit_a_record(bench: Bench) -> None:
-    stream = bench.stream(is_streamed=False)
+    stream = bench.stream(pace=CHECKPOINTED)
     for index in range(MAX_TOKENS_PER_DELTA + 10):
         bench.lane.push(stream, tokens(index))
     bench.lane.push(stream, final(MAX_TOKENS_PER_DELTA + 10))
@@ -166,7 +206,7 @@ async def test_a_delta_never_holds_more_tokens_than_fit_a_record(bench: Bench) -
 
 
 async def test_what_was_pushed_last_leaves_last_so_that_the_closing_delta_closes(bench: Bench) -> None:
-    stream = bench.stream(is_streamed=False)
+    stream = bench.stream(pace=CHECKPOINTED)
     bench.lane.push(stream, tokens(0, choice=0))
     bench.lane.push(stream, final(0, choice=1))
     bench.lane.push(stream, final(1, choice=0))

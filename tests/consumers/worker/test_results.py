@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from consumers.journal import JournalEntry, rebuild
 from consumers.worker.piece import Ending, Piece
 from consumers.worker.request import RunningRequest
-from consumers.worker.results import MAX_RESULT_BYTES, fitted, result, token_delta
-from schemas.codec import JOURNAL, RESULT
+from consumers.worker.results import result, token_delta
+from schemas.codec import JOURNAL
 from schemas.errors import DeadlineExceeded
 from schemas.requests import Message
 from schemas.sampling import TokenLogprob
@@ -133,19 +133,6 @@ def test_an_expired_request_keeps_what_was_produced_and_its_usage() -> None:
     assert terminal.status == "expired"
     assert terminal.choices[0].token_ids == [11]
     assert terminal.usage.completion_tokens == 1
-
-
-def test_a_result_that_fits_no_record_fails_in_words_instead_of_blocking_its_partition() -> None:
-    request = running()
-    finished(request, 11)
-    request.choices[0].text = "x" * (MAX_RESULT_BYTES + 1)
-    terminal = result(request, request.ending, now_ms=ACCEPTED_AT_MS, build="b")
-    small = fitted(terminal, RESULT.encode(terminal))
-    assert len(RESULT.encode(small)) < MAX_RESULT_BYTES
-    assert small.status == "failed"
-    assert small.error is not None
-    assert small.error.code == "result_too_large"
-    assert small.usage == terminal.usage
 
 
 @pytest.mark.parametrize("chat", [True, False], ids=["chat", "completion"])
