@@ -35,7 +35,9 @@ def main() -> None:
     """Measure all loads, the ways in turn, so that a machine that drifts does so for all."""
     executor = load_executor(open_model(DEFAULT_MODEL), EngineConfig(num_threads=1))
     executor.bind_thread()
-    rows = [("sequences", "context", "rows each", "verified ms", "any linears ms", "dense attention ms", "most gain")]
+    rows: list[tuple[str, ...]] = [
+        ("sequences", "context", "rows each", "verified ms", "any linears ms", "dense attention ms", "most gain")
+    ]
     figures: dict[str, object] = {}
     for load in LOADS:
         times = measure(executor, *load)

@@ -152,6 +152,8 @@ class Transactor:
             partition=record.partition,
             headers=list(record.headers),
         )
+        # The transaction may fail before this record's own failure is asked for: unread ones are logged.
+        future.add_done_callback(lambda done: _read([done]))
         return future
 
     def _offsets(self, closing: dict[TopicPartition, set[int]]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -20,6 +20,8 @@ from schemas.turns import Turn
 
 log = get_logger(__name__)
 
+_MS_PER_S = 1000
+
 
 class InputRecord(NamedTuple):
     """A record of `turns` under the claim that it was taken under."""
@@ -125,10 +127,12 @@ class Intake:
             turn = TURN.decode(record.value)
         except MalformedRecord as error:
             return self._prepare_unreadable(record, lane, error)
-        return asyncio.create_task(self._member(turn, lane, record.offset))
+        # Counted from the broker's time on the record, since no other clock is the deadline's.
+        seconds_left = (turn.envelope.deadline_ms - record.timestamp_ms) / _MS_PER_S
+        return asyncio.create_task(self._member(turn, lane, record.offset, seconds_left))
 
-    async def _member(self, turn: Turn, lane: Lane, offset: int) -> Prepared:
-        return self._routed(await self._stage.member(turn, lane), lane, offset)
+    async def _member(self, turn: Turn, lane: Lane, offset: int, seconds_left: float) -> Prepared:
+        return self._routed(await self._stage.member(turn, lane, seconds_left=seconds_left), lane, offset)
 
     def _prepare_unreadable(
         self, record: InputRecord, lane: Lane, error: MalformedRecord

@@ -1,5 +1,7 @@
 """One turn from the gate's record to what travels to a worker: context, tokenization, sampling, or a refusal."""
 
+import asyncio
+
 import msgspec
 
 from pipeline.context import GivenPrompt, ModelFacts, answer_tokens, assemble, generation_request
@@ -12,7 +14,7 @@ from runtime.logging import bound, get_logger
 from runtime.metrics import RECORDS_REFUSED, STAGE_SECONDS
 from schemas.batches import Member, Sequence
 from schemas.envelope import Envelope
-from schemas.errors import HeadraceError
+from schemas.errors import DeadlineExceeded, HeadraceError
 from schemas.names import Lane
 from schemas.requests import ChatRequest
 from schemas.settings import Settings
@@ -36,16 +38,24 @@ class Stage:
         """How many turns wait for an object storage that does not answer."""
         return self._history.num_waiting + self._claims.num_waiting
 
-    async def member(self, turn: Turn, lane: Lane) -> Member:
-        """The sequence of a turn; whatever goes wrong with it becomes its refusal."""
+    async def member(self, turn: Turn, lane: Lane, *, seconds_left: float | None = None) -> Member:
+        """The sequence of a turn; whatever goes wrong with it becomes its refusal.
+
+        So does a deadline that passes meanwhile: object storage may be away for longer than that.
+        """
         with bound(request=turn.envelope.request_id, session=turn.envelope.session):
+            limit = asyncio.timeout(seconds_left)
             try:
-                return await self._sequence(turn, lane)
+                async with limit:
+                    return await self._sequence(turn, lane)
             except HeadraceError as known:
                 error = known
             except Exception:
-                log.exception("stage_failed")
-                error = HeadraceError("the pipeline failed on this request; the cause is in its log")
+                if limit.expired():
+                    error = _late()
+                else:
+                    log.exception("stage_failed")
+                    error = HeadraceError("the pipeline failed on this request; the cause is in its log")
             log.info("refused", code=error.code)
         RECORDS_REFUSED.labels(STAGE, error.code).inc()
         return refusal(turn, error)
@@ -93,6 +103,10 @@ class Stage:
         facts = await self._pool.facts(model)
         shorter = min(settings.context_length or facts.context_length, facts.context_length)
         return msgspec.structs.replace(facts, context_length=shorter)
+
+
+def _late() -> HeadraceError:
+    return DeadlineExceeded("the deadline passed before the request was begun; send it again with a later one")
 
 
 def _numbered(turn: Turn) -> Envelope:

@@ -6,7 +6,7 @@ broker; a partition without a leader gives nothing at all. Both look alike from 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from aiokafka import TopicPartition
@@ -19,7 +19,7 @@ _POLL_MS = 200
 
 async def read_up_to(
     consumer: Any, ends: Mapping[TopicPartition, int], *, patience_s: float, poll_ms: int = _POLL_MS
-) -> AsyncIterator[list[ConsumerRecord]]:
+) -> AsyncGenerator[list[ConsumerRecord], None]:
     """The records of each partition from where the consumer stands to its end (exclusive), in batches.
 
     Partitions that are done are paused, so that what lies behind their ends is not fetched.

@@ -32,18 +32,7 @@ class ObjectStore:
             )
         self._bucket = settings.bucket
         self._region = settings.region
-        self._client = Minio(
-            settings.endpoint,
-            access_key=settings.access_key,
-            secret_key=settings.secret_key,
-            secure=settings.secure,
-            region=settings.region,
-            http_client=urllib3.PoolManager(
-                timeout=urllib3.Timeout(settings.timeout_s),
-                maxsize=_NUM_THREADS,
-                retries=urllib3.Retry(total=_NUM_RETRIES, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504]),
-            ),
-        )
+        self._client = _client(settings, settings.endpoint)
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="storage")
 
     async def ensure_bucket(self) -> None:
@@ -139,6 +128,24 @@ class ObjectStore:
             raise StorageUnavailable(f"object storage refused the call: {error.code}: {error.message}") from error
         except (urllib3.exceptions.HTTPError, InvalidResponseError, ServerError, OSError) as error:
             raise StorageUnavailable(f"object storage does not answer: {error}") from error
+
+
+def _client(settings: StorageSettings, endpoint: str) -> Minio:
+    try:
+        return Minio(
+            endpoint,
+            access_key=settings.access_key,
+            secret_key=settings.secret_key,
+            secure=settings.secure,
+            region=settings.region,
+            http_client=urllib3.PoolManager(
+                timeout=urllib3.Timeout(settings.timeout_s),
+                maxsize=_NUM_THREADS,
+                retries=urllib3.Retry(total=_NUM_RETRIES, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504]),
+            ),
+        )
+    except ValueError as error:
+        raise SettingsError(f"storage.endpoint is {endpoint!r}: {error}; write HOST:PORT") from error
 
 
 def _read_at_most(response: urllib3.BaseHTTPResponse, num_bytes: int) -> bytes:

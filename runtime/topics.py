@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -102,6 +103,9 @@ async def _any_listens(kafka: KafkaSettings) -> bool:
         except (OSError, ValueError):
             continue
         writer.close()
+        # Else a loop that ends right now leaves the connection to the collector.
+        with suppress(OSError):
+            await writer.wait_closed()
         return True
     # Without any server, aiokafka's client says what is missing.
     return not kafka.bootstrap_servers

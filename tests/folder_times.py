@@ -1,11 +1,11 @@
 """A pytest plugin that says where the suite's time went: seconds per folder, at the end of each run."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
-_seconds: Counter[str] = Counter()
+_seconds: defaultdict[str, float] = defaultdict(float)
 _tests: Counter[str] = Counter()
 
 
@@ -17,5 +17,5 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("seconds per folder")
-    for folder, seconds in _seconds.most_common():
+    for folder, seconds in sorted(_seconds.items(), key=lambda entry: entry[1], reverse=True):
         terminalreporter.write_line(f"{seconds:8.1f} s  {_tests[folder]:5d} tests  {folder}")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 Schema = dict[str, Any]
+_Make = Callable[[int], Schema]
 
 MAX_DEPTH = 3
 _NAMES = ("id", "name", "a b", "größe", "x_1", "tags", "日本", 'q"uote', "back\\slash", "n", "kind", "é", "value")
@@ -46,7 +47,7 @@ class _Maker:
 
     def value(self, depth: int) -> Schema:
         """Any schema that nests at most so deep."""
-        plain = [
+        plain: list[_Make] = [
             self._string,
             self._pattern,
             self._format,
@@ -56,9 +57,16 @@ class _Maker:
             self._const,
             self._simple,
         ]
-        nested = [self._object, self._object, self._array, self._tuple, self._any_of, self._one_of, self._all_of]
-        makers: list[Callable[[int], Schema]] = plain + (nested * 2 if depth else [])
-        return self._random.choice(makers)(depth - 1)
+        nested: list[_Make] = [
+            self._object,
+            self._object,
+            self._array,
+            self._tuple,
+            self._any_of,
+            self._one_of,
+            self._all_of,
+        ]
+        return self._random.choice(plain + (nested * 2 if depth else []))(depth - 1)
 
     def _string(self, _: int) -> Schema:
         least = self._random.choice([0, 0, 1, 4])

@@ -16,7 +16,7 @@ PR_SET_PDEATHSIG = 1
 
 def tied(*command: "str | PathLike[str]") -> Sequence[str]:
     """The command line that starts `command` so that it is killed when this process dies."""
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *map(os.fspath, command)]
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *(os.fspath(part) for part in command)]
 
 
 def main(parent_pid: int, command: list[str]) -> None:

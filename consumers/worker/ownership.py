@@ -81,8 +81,8 @@ async def _take_over(claim: Claim, producer: AIOKafkaProducer, reader: AIOKafkaC
         TopicPartition(context.names.tokens, tp.partition),
         mark_offset=epoch,
         tokens_low=low,
-        # The longest that another's open transaction can last, and as long again for reading.
-        timeout_s=2 * context.settings.kafka.transaction_timeout_ms / _MS_PER_S,
+        # The longest that another's open transaction can last, and as long again for the broker to notice.
+        patience_s=2 * context.settings.kafka.transaction_timeout_ms / _MS_PER_S,
     )
     return Tenure(producer, position.offset, epoch, rebuild(entries), low or 0, inherited_until)
 

@@ -1,7 +1,7 @@
 """Reads what a takeover must know: where the predecessor stood, and what it has said of its requests."""
 
-import asyncio
 import time
+from contextlib import aclosing
 from typing import NamedTuple
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -10,13 +10,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from consumers.journal import JournalEntry
 from consumers.worker.takeover import DEDUP_WINDOW_MS, Checkpoint, decode_checkpoint
 from runtime.logging import get_logger
+from runtime.reading import read_up_to
 from schemas.codec import JOURNAL
 from schemas.errors import BrokerUnavailable, MalformedRecord
 
 log = get_logger(__name__)
-
-_POLL_MS = 500
-_MAX_RECORDS_A_POLL = 5000
 
 
 class CommittedPosition(NamedTuple):
@@ -43,34 +41,25 @@ async def committed_position(
 
 
 async def read_back(
-    reader: AIOKafkaConsumer, tokens: TopicPartition, *, mark_offset: int, tokens_low: int | None, timeout_s: float
+    reader: AIOKafkaConsumer, tokens: TopicPartition, *, mark_offset: int, tokens_low: int | None, patience_s: float
 ) -> list[JournalEntry]:
     """The committed records of `tokens` that a takeover needs, up to and with its own mark.
 
-    Starts at `tokens_low` (None: at what is kept) or where the window of remembered ids begins, whichever is earlier.
-    Open transactions of others hold the reading back until they end.
+    Starts at `tokens_low` (None: at what is kept) or where the window of remembered ids begins, whichever is earlier:
+    hours ago, where a result has waited for object storage as long. Open transactions of others hold the reading back
+    until they end.
 
     Raises:
-        BrokerUnavailable: the mark did not come in time.
+        BrokerUnavailable: nothing came for `patience_s`.
     """
     reader.assign([tokens])
     # Never behind the mark, whatever a commit's metadata says: it would be waited for in vain.
     reader.seek(tokens, min(mark_offset, await _start_offset(reader, tokens, tokens_low)))
     entries: list[JournalEntry] = []
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                polled = await reader.getmany(timeout_ms=_POLL_MS, max_records=_MAX_RECORDS_A_POLL)
-                for record in polled.get(tokens, ()):
-                    if (entry := _entry(record)) is not None:
-                        entries.append(entry)
-                    if record.offset >= mark_offset:
-                        return entries
-    except TimeoutError as error:
-        raise BrokerUnavailable(
-            f"{tokens.topic}-{tokens.partition} cannot be read up to offset {mark_offset} in {timeout_s:.0f} s: "
-            "another transaction stays open"
-        ) from error
+    async with aclosing(read_up_to(reader, {tokens: mark_offset + 1}, patience_s=patience_s)) as batches:
+        async for records in batches:
+            entries += filter(None, map(_entry, records))
+    return entries
 
 
 async def _start_offset(reader: AIOKafkaConsumer, tokens: TopicPartition, tokens_low: int | None) -> int:

@@ -74,7 +74,8 @@ class RequestServer:
         if request.is_over or request.is_decided:
             return request.ending
         if isinstance(member, Refusal):
-            return Ending("failed", member.error.shortened())
+            is_late = member.error.code == DeadlineExceeded.code
+            return Ending("expired" if is_late else "failed", member.error.shortened())
         if request.cancelled is not None or self._seconds_left(request) <= 0:
             return request.cancelled or _expired()
         if request.has_gap:

@@ -122,12 +122,13 @@ async def show(answer: "TokenStream", *, is_live: bool = True, on_delta: Callabl
     from headrace.cli.speaker import Speaker, note
 
     speaker = Speaker(sys.stdout, is_live=is_live)
-    try:
-        async for delta in answer:
-            on_delta()
-            speaker.say(delta)
-    finally:
-        speaker.end()
+    async with answer:
+        try:
+            async for delta in answer:
+                on_delta()
+                speaker.say(delta)
+        finally:
+            speaker.end()
     _check(answer)
     note(speaker.figures)
 
@@ -136,13 +137,14 @@ async def show_json(answer: "TokenStream", *, with_deltas: bool) -> None:
     """Show a stream as lines of JSON; the result is the last one, also that of a request that failed."""
     from headrace.cli.speaker import print_json_line
 
-    try:
-        async for delta in answer:
-            if with_deltas:
-                print_json_line(delta)
-    finally:
-        if answer.result is not None:
-            print_json_line(answer.result)
+    async with answer:
+        try:
+            async for delta in answer:
+                if with_deltas:
+                    print_json_line(delta)
+        finally:
+            if answer.result is not None:
+                print_json_line(answer.result)
     _check(answer)
 
 

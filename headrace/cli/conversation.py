@@ -4,13 +4,12 @@ import asyncio
 import secrets
 from collections import deque
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import platformdirs
 from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import HTML
-from prompt_toolkit.history import FileHistory
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
 from headrace.cli.answering import STOP, Answering
 from headrace.cli.exits import EXIT_OK, EXIT_TERMINATED
@@ -76,7 +75,7 @@ class Conversation:
         self._unsent_system = system
         self._options = options
         self._typed: deque[str] = deque()
-        self._prompt: PromptSession[str] = PromptSession(history=FileHistory(str(_history_file())))
+        self._prompt: PromptSession[str] = PromptSession(history=_history())
 
     async def run(self) -> None:
         """Read lines until the user leaves."""
@@ -137,7 +136,13 @@ class Conversation:
         return await self._prompt.prompt_async(HTML("<ansicyan><b>› </b></ansicyan>"), handle_sigint=False)
 
 
-def _history_file() -> Path:
-    folder = platformdirs.user_state_path("headrace")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return folder / "chat_history"
+def _history() -> History:
+    """What was typed in earlier conversations; where no file can keep it, in this one only."""
+    file = platformdirs.user_state_path("headrace") / "chat_history"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file.open("ab").close()
+    except OSError as error:
+        note(f"what you type is not kept for another time: {file}: {error.strerror}")
+        return InMemoryHistory()
+    return FileHistory(str(file))

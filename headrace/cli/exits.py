@@ -22,7 +22,7 @@ def exit_code_of(error: BaseException) -> int:
 
 
 def report(error: BaseException) -> None:
-    """Say on stderr what is wrong: one line for our own errors, since they name the remedy.
+    """Say on stderr what is wrong: one line for our own errors, since they name the remedy, and for the system's.
 
     Any other error is a fault of ours: it says how to see more. Both come with a traceback where that was asked for.
     """
@@ -33,8 +33,12 @@ def report(error: BaseException) -> None:
 
     if is_debug():
         traceback.print_exception(error)
-    known = isinstance(error, HeadraceError)
-    message = str(error) if known else f"{type(error).__name__}: {error} (a fault of headrace; --debug shows where)"
+    if isinstance(error, HeadraceError):
+        message = str(error)
+    elif isinstance(error, OSError) and error.strerror:  # a full disk, a folder of another user
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        message = f"{type(error).__name__}: {error} (a fault of headrace; --debug shows where)"
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
 
 

@@ -33,7 +33,7 @@ def _read(file: Path) -> dict[str, Any]:
         schema = json.loads(file.read_text())
     except OSError as error:
         raise typer.BadParameter(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise typer.BadParameter(f"{file} is no JSON: {error}") from error
     if not isinstance(schema, dict):
         raise typer.BadParameter(f"{file} has no JSON Schema: that is a JSON object")

@@ -1,7 +1,9 @@
 """The entry point of `headrace`: all verbs, and how every error ends."""
 
+import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -38,6 +40,7 @@ command(app, "version")(version.version)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. Errors are one line on stderr, with a traceback only if asked for."""
+    _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         _never_fail_on_a_character(stream)
     try:
@@ -50,6 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report(error)
         return exit_code_of(error)
     return 0
+
+
+def _open_what_is_closed() -> None:
+    """A stream that the caller has closed (`>&-`) leads nowhere; no file or socket of ours must take its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open as long as the process)
 
 
 def _never_fail_on_a_character(stream: Any) -> None:

@@ -17,9 +17,9 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 def parse_since(text: str) -> datetime:
     """A time: ISO 8601 (local unless it says otherwise), or how long ago, as in 90s, 10m, 2h, 1d."""
-    if ago := _AGO.match(text):
-        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
     try:
+        if ago := _AGO.match(text):
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
         return datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError) as error:
         raise typer.BadParameter(f"{text!r} is neither a time (2026-11-30T12:00) nor how long ago (10m, 2h)") from error

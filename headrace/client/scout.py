@@ -6,6 +6,7 @@ for new records.
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from aiokafka import TopicPartition
@@ -95,8 +96,11 @@ class Scout:
         """
         tp = TopicPartition(self._names.results, partition)
         with broker_errors(self._kafka):
-            async with running(make_consumer(self._kafka)) as consumer:
-                async for record in _stretch(consumer, {tp: start}, {tp: end}):
+            async with (
+                running(make_consumer(self._kafka)) as consumer,
+                aclosing(_stretch(consumer, {tp: start}, {tp: end})) as records,
+            ):
+                async for record in records:
                     yield record
 
     async def requests(self, partition: int, start_ms: int | None) -> AsyncGenerator[ConsumerRecord, None]:
@@ -109,8 +113,9 @@ class Scout:
                 if start_ms is not None:
                     found = await consumer.offsets_for_times(dict.fromkeys(tps, start_ms))
                     starts = {tp: found[tp].offset if found[tp] else ends[tp] for tp in tps}
-                async for record in _stretch(consumer, starts, ends):
-                    yield record
+                async with aclosing(_stretch(consumer, starts, ends)) as records:
+                    async for record in records:
+                        yield record
 
     def _pair(self, partition: int) -> tuple[TopicPartition, TopicPartition]:
         return TopicPartition(self._names.tokens, partition), TopicPartition(self._names.results, partition)
@@ -122,6 +127,7 @@ async def _stretch(
     consumer.assign(list(starts))
     for tp, start in starts.items():
         consumer.seek(tp, start)
-    async for records in read_up_to(consumer, ends, patience_s=_PATIENCE_S):
-        for record in records:
-            yield record
+    async with aclosing(read_up_to(consumer, ends, patience_s=_PATIENCE_S)) as batches:
+        async for batch in batches:
+            for record in batch:
+                yield record

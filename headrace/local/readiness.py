@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from headrace.local.ports import LOOPBACK
 from headrace.local.process import ManagedProcess
@@ -18,9 +19,9 @@ async def port_open(port: int) -> bool:
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             _, writer = await asyncio.open_connection(LOOPBACK, port)
+            await _closed(writer)
     except (OSError, TimeoutError):
         return False
-    writer.close()
     return True
 
 
@@ -33,10 +34,17 @@ async def http_ok(port: int, path: str) -> bool:
                 writer.write(f"GET {path} HTTP/1.1\r\nHost: {LOOPBACK}:{port}\r\nConnection: close\r\n\r\n".encode())
                 status_line = await reader.readline()
             finally:
-                writer.close()
+                await _closed(writer)
     except (OSError, TimeoutError):
         return False
     return status_line.split()[1:2] == [b"200"]
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close a connection and wait for it: a loop that ends right after would leave it to the collector."""
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()
 
 
 async def wait_ready(process: ManagedProcess, probe: Probe, timeout_s: float) -> None:

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator  # type: ignore[import-untyped] # publishes no types
+from jsonschema import Draft202012Validator
 
 from headrace.local.kafka_jars import KAFKA_VERSION
 from runtime.config import load_settings

@@ -1,5 +1,7 @@
 """The real model, loaded once a session for each dtype."""
 
+from typing import Literal
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -22,7 +24,7 @@ def smollm() -> LoadedModel:
     return open_model("smollm2-135m-instruct")
 
 
-def _load(smollm: LoadedModel, dtype: str) -> LocalExecutor:
+def _load(smollm: LoadedModel, dtype: Literal["float32", "bfloat16"]) -> LocalExecutor:
     return load_executor(smollm, EngineConfig(dtype=dtype, kv_bytes=1 << 28))
 
 

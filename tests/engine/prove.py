@@ -5,7 +5,6 @@ was, as long as what it proves is the same source; the outcome is recorded in be
 import argparse
 import hashlib
 import logging
-import sys
 import time
 from pathlib import Path
 
@@ -54,7 +53,7 @@ def run_round(progress: Progress) -> None:
     """One seed's histories; whatever is wrong raises, with the history that shows it."""
     started_s = time.monotonic()
     EngineMachine.num_steps, EngineMachine.seen = 0, dict(progress.seen)
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]  # hypothesis leaves it untyped
+    run_state_machine_as_test(
         seed(progress.num_rounds)(type("EngineHistories", (EngineMachine,), {})),
         settings=settings(
             max_examples=HISTORIES_A_ROUND,
@@ -108,4 +107,4 @@ def record(progress: Progress) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,7 +7,6 @@ benchmarks/results.
 import argparse
 import hashlib
 import json
-import sys
 import time
 from collections import Counter
 from importlib.metadata import version
@@ -136,4 +135,4 @@ def record(progress: Progress) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

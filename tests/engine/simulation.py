@@ -12,6 +12,8 @@ from engine.plan import Sample, SequenceStart, SequenceStep, StepPlan, StepResul
 from engine.proposer import Proposer, verified
 from engine.types import GenerationRequest
 from models.kv_keys import BLOCK_SIZE
+from schemas.errors import Unsupported
+from schemas.structured import OutputStructure
 from tests.engine.tiny import EOS, SPEC, TOKENIZER, Clock, tiny_chain
 
 Context = bytes
@@ -68,6 +70,10 @@ class SimulatedExecutor:
 
     def bind_thread(self) -> None:
         """Nothing is set by thread."""
+
+    def prepare(self, structure: OutputStructure) -> object:
+        """Its tokens follow from the context alone."""
+        raise Unsupported(f"the simulated model holds no answer to a {structure.kind}", param="structure")
 
     def read_block(self, block: int) -> bytes:
         """A block's contexts; what was never computed is all zeros."""

@@ -1,6 +1,7 @@
 """Settings are checked once, by name, and "auto" means what the processor can do."""
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from tests.engine.tiny import tiny_request
         ({"prompt_lookup_min": 5, "prompt_lookup_max": 4}, "no run of tokens is both"),
     ],
 )
-def test_a_setting_that_cannot_work_is_named(fields: dict[str, object], message: str) -> None:
+def test_a_setting_that_cannot_work_is_named(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         EngineConfig(**fields)
 

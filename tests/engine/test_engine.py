@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 
+from engine.executor import LocalExecutor
 from engine.types import DEADLINE, GenerationOutput, GenerationRequest
 from schemas.errors import ContextTooLong, InvalidValue
 from tests.engine.drafting import Oracle
@@ -127,7 +128,7 @@ def test_numbers_that_are_not_finite_end_their_sequence_and_their_blocks_are_not
     engine, executor = simulated_engine(16)
     engine.add(tiny_request("r", "x" * 40, max_tokens=9))
     executor.taint_next = True
-    outputs = []
+    outputs: list[GenerationOutput] = []
     while not outputs:
         outputs = engine.step()
         executor.taint_next = True
@@ -155,6 +156,7 @@ def test_blocks_are_cleared_even_if_no_step_follows_at_once() -> None:
 
 def test_a_damaged_model_gives_an_error_and_not_a_token() -> None:
     engine = tiny_engine()
+    assert isinstance(engine.executor, LocalExecutor)
     model = engine.executor._model  # the fault is planted where no interface leads
     model._weights.layers[1].mlp_norm[3] = torch.nan
     end = last(run(engine, [tiny_request("r", "abc")]), "r")

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from queue import Queue
+from typing import Any
 
 import pytest
 
@@ -55,8 +56,9 @@ def workshop() -> Iterator[Workshop]:
     assert not workshop.thread.failed.done()
 
 
-def structured(request_id: str, **fields: object) -> GenerationRequest:
-    return tiny_request(request_id, "hi", **({"structure": WORDS} | fields))
+def structured(request_id: str, **fields: Any) -> GenerationRequest:
+    given: dict[str, Any] = {"structure": WORDS} | fields
+    return tiny_request(request_id, "hi", **given)
 
 
 def test_others_go_on_while_a_structure_is_compiled(workshop: Workshop) -> None:

@@ -1,6 +1,7 @@
 """From parameters and tokens to rows, and back: what the kernels are asked is what the request means."""
 
 from collections import Counter
+from typing import Any
 
 import torch
 from hypothesis import given
@@ -14,8 +15,9 @@ from schemas.sampling import MAX_TOP_LOGPROBS, SamplingParams, TokenLogprob
 EOS = (2, 0)
 
 
-def state(prompt: list[int], output: list[int], choice: int = 0, **fields: object) -> SamplerState:
-    params = SamplingParams(**({"max_tokens": 100, "seed": 4} | fields))
+def state(prompt: list[int], output: list[int], choice: int = 0, **fields: Any) -> SamplerState:
+    given: dict[str, Any] = {"max_tokens": 100, "seed": 4} | fields
+    params = SamplingParams(**given)
     start = SequenceStart(choice + 10, choice, len(prompt), prompt + output, params)
     return SamplerState(start, EOS)
 
@@ -65,7 +67,12 @@ def test_presence_and_frequency_count_the_output_and_repetition_the_prompt_too()
 
 
 def test_a_state_that_was_rebuilt_equals_one_that_grew() -> None:
-    fields = {"presence_penalty": 0.5, "frequency_penalty": 0.25, "repetition_penalty": 1.3, "min_tokens": 3}
+    fields: dict[str, Any] = {
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "repetition_penalty": 1.3,
+        "min_tokens": 3,
+    }
     grown, rebuilt = state([1, 2], [], **fields), state([1, 2], [3, 3, 4], **fields)
     for token_id in (3, 3, 4):
         grown.append(token_id)
@@ -76,7 +83,7 @@ def test_a_state_that_was_rebuilt_equals_one_that_grew() -> None:
 
 
 def test_ends_are_banned_until_min_tokens() -> None:
-    fields = {"min_tokens": 2, "stop_token_ids": [9]}
+    fields: dict[str, Any] = {"min_tokens": 2, "stop_token_ids": [9]}
     assert places(sampling_rows([state([1], [5], **fields)]).banned) == {(0, 0): 0.0, (0, 2): 0.0, (0, 9): 0.0}
     assert not sampling_rows([state([1], [5, 5], **fields)]).banned
     assert places(sampling_rows([state([1], [5], ignore_eos=True, **fields)]).banned) == {(0, 9): 0.0}

@@ -1,5 +1,7 @@
 """Who runs, who waits and who gives way, decided without a model."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -158,7 +160,7 @@ def test_the_same_history_gives_the_same_plans() -> None:
     plans: list[list[StepPlan]] = []
     for _ in range(2):
         bench = Bench(num_blocks=12)
-        bench.scheduler.schedule, recorded = record(bench.scheduler.schedule)  # type: ignore[method-assign]
+        bench.scheduler.schedule, recorded = record(bench.scheduler.schedule)  # type: ignore[method-assign,assignment]  # a wrapper
         for i in range(9):
             bench.add(f"r{i}", num_prompt=10 + 7 * i, priority_class=("bulk", "interactive")[i % 2], tenant=f"t{i % 3}")
             bench.step()
@@ -167,7 +169,7 @@ def test_the_same_history_gives_the_same_plans() -> None:
     assert plans[0] == plans[1]
 
 
-def record(schedule):  # type: ignore[no-untyped-def]  # a test's wrapper
+def record(schedule: Callable[[float], StepPlan]) -> tuple[Callable[[float], StepPlan], list[StepPlan]]:
     recorded: list[StepPlan] = []
 
     def wrapped(now_s: float) -> StepPlan:

@@ -1,5 +1,7 @@
 """Tokens become text and reasons to end, one token at a time."""
 
+from typing import Any
+
 import pytest
 
 from engine.stream import Accepted, ChoiceStream
@@ -7,8 +9,9 @@ from schemas.sampling import SamplingParams
 from tests.engine.tiny import EOS, TOKENIZER
 
 
-def stream(**fields: object) -> ChoiceStream:
-    params = SamplingParams(**({"max_tokens": 100, "seed": 0} | fields))
+def stream(**fields: Any) -> ChoiceStream:
+    given: dict[str, Any] = {"max_tokens": 100, "seed": 0} | fields
+    params = SamplingParams(**given)
     return ChoiceStream(TOKENIZER, params, (EOS,))
 
 

@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from typing import Any
 
 import jsonschema
 import msgspec
@@ -12,6 +13,7 @@ import pytest
 
 from engine.types import GenerationOutput, GenerationRequest
 from schemas.errors import InvalidValue, Unsupported
+from schemas.sampling import TokenLogprob
 from schemas.structured import OutputStructure
 from tests.engine.structured.structures import PERSON, WORDS, of_choice, of_regex, of_schema
 from tests.engine.subjects import bits, company
@@ -22,9 +24,9 @@ NUM_SCHEMAS = 50
 MAX_TOKENS = 900
 
 
-def structured(request_id: str, structure: OutputStructure, **fields: object) -> GenerationRequest:
+def structured(request_id: str, structure: OutputStructure, **fields: Any) -> GenerationRequest:
     """A request that is sampled under a structure."""
-    given = {"max_tokens": MAX_TOKENS, "temperature": 1.0, "seed": sum(request_id.encode())}
+    given: dict[str, Any] = {"max_tokens": MAX_TOKENS, "temperature": 1.0, "seed": sum(request_id.encode())}
     return tiny_request(request_id, f"{request_id}: ", structure=structure, **(given | fields))
 
 
@@ -88,7 +90,7 @@ def test_logprobs_are_those_of_the_tokens_that_are_allowed() -> None:
     assert {chr(token_id) for token_id, _ in records[0].top} == {"a", "c"}
     assert {chr(token_id) for token_id, _ in records[-2].top} == {"x", "y", "z"}
     assert records[-1].top == [(EOS, 0.0)]
-    assert msgspec.json.decode(msgspec.json.encode(records), type=list[type(records[0])]) == records
+    assert msgspec.json.decode(msgspec.json.encode(records), type=list[TokenLogprob]) == records
 
 
 def test_min_tokens_gives_way_where_the_structure_leaves_nothing_but_the_end() -> None:

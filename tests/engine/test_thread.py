@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from engine.plan import StepPlan, StepResult
+from engine.sequence import Sequence
 from engine.thread import EngineThread
-from engine.types import GenerationOutput
+from engine.types import GenerationOutput, GenerationRequest
 from schemas.errors import EngineFault
 from tests.engine.simulation import SimulatedExecutor, expected_tokens, simulated_engine
 from tests.engine.tiny import last, tiny_request, tokens
@@ -24,7 +25,7 @@ class Gate:
     def __init__(self, executor: SimulatedExecutor) -> None:
         self.entered, self.open = threading.Event(), threading.Event()
         self._run = executor.run
-        executor.run = self  # type: ignore[method-assign,assignment]  # a test's wrapper
+        executor.run = self  # type: ignore[method-assign]  # a test's wrapper
 
     def __call__(self, plan: StepPlan) -> StepResult:
         self.entered.set()
@@ -54,6 +55,7 @@ def wait_until_asleep(name: str) -> None:
     """Until the thread waits for its condition: one that polls would never be seen there."""
     deadline_s = time.monotonic() + WAIT_S
     (ident,) = (thread.ident for thread in threading.enumerate() if thread.name == name)
+    assert ident is not None
     while time.monotonic() < deadline_s:
         frame = sys._current_frames()[ident]
         if frame.f_code is threading.Condition.wait.__code__:
@@ -86,10 +88,12 @@ def test_outputs_arrive_and_the_thread_sleeps_between_requests(running: Running)
 def test_requests_of_many_threads_are_all_served(running: Running) -> None:
     running.thread.start()
     requests = [tiny_request(f"r{i}", [i] * 5, max_tokens=20, seed=i) for i in range(24)]
-    submitters = [
-        threading.Thread(target=lambda own=own: [running.thread.submit(r, running.outputs.put) for r in own])
-        for own in (requests[::2], requests[1::2])
-    ]
+
+    def submit_all(own: list[GenerationRequest]) -> None:
+        for request in own:
+            running.thread.submit(request, running.outputs.put)
+
+    submitters = [threading.Thread(target=submit_all, args=[own]) for own in (requests[::2], requests[1::2])]
     for submitter in submitters:
         submitter.start()
     ended: list[GenerationOutput] = []
@@ -213,7 +217,7 @@ def broken_callback(output: GenerationOutput) -> None:
 
 
 def break_commit(running: Running) -> None:
-    def commit(*_: object) -> None:
+    def commit(sequence: Sequence, num_rows: int) -> None:
         raise ZeroDivisionError("planted")
 
     running.engine._scheduler.commit = commit  # type: ignore[method-assign]  # a fault where no interface leads

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import gguf
 import numpy as np
@@ -148,7 +149,9 @@ def test_a_missing_or_misshapen_tensor_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("is_tied", [True, False])
-def test_an_engine_loads_from_a_file_and_runs(tmp_path: Path, dtype: str, *, is_tied: bool) -> None:
+def test_an_engine_loads_from_a_file_and_runs(
+    tmp_path: Path, dtype: Literal["float32", "bfloat16"], *, is_tied: bool
+) -> None:
     source = tensors()
     if is_tied:
         del source["output.weight"]

@@ -1,6 +1,7 @@
 """A llama of two layers with random weights: everything that the real model exercises, in milliseconds."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -46,10 +47,11 @@ def tiny_tokenizer() -> Tokenizer:
     """One token for each byte, then control tokens."""
     stand_ins = {byte: chr(code) for code, byte in BYTE_OF_CODE_POINT.items()}
     controls = ["<|im_end|>", *(f"<|control_{number}|>" for number in range(SPEC.vocab_size - 257))]
+    kinds: list[int] = [*[TokenKind.NORMAL] * 256, *[TokenKind.CONTROL] * len(controls)]
     return Tokenizer(
         Vocabulary(
             tokens=[stand_ins[byte] for byte in range(256)] + controls,
-            kinds=[TokenKind.NORMAL] * 256 + [TokenKind.CONTROL] * len(controls),
+            kinds=kinds,
             merges=[],
             pre_tokenizer="smollm",
             bos_token_id=None,
@@ -67,7 +69,8 @@ def tiny_weights(dtype: torch.dtype, seed: int = 0) -> ModelWeights:
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+        scaled: torch.Tensor = torch.randn(*shape, generator=generator) * shape[-1] ** -0.5
+        return scaled
 
     hidden, attention = SPEC.hidden_size, SPEC.num_heads * SPEC.head_dim
     qkv = attention + 2 * SPEC.num_kv_heads * SPEC.head_dim
@@ -134,12 +137,11 @@ def tiny_chain(tenant: str) -> BlockKeyChain:
     return BlockKeyChain(model_hash="tiny", kv_dtype="float32", layout="test", salt=tenant)
 
 
-def tiny_request(
-    request_id: str, prompt: str | list[int], *, max_tokens: int = 8, **fields: object
-) -> GenerationRequest:
+def tiny_request(request_id: str, prompt: str | list[int], *, max_tokens: int = 8, **fields: Any) -> GenerationRequest:
     """A request; sampling parameters and request fields by name. Without `temperature` it is greedy."""
     names = SamplingParams.__struct_fields__
-    sampling = {"seed": 1, "temperature": 0.0} | {name: fields.pop(name) for name in list(fields) if name in names}
+    sampling: dict[str, Any] = {"seed": 1, "temperature": 0.0}
+    sampling |= {name: fields.pop(name) for name in list(fields) if name in names}
     return GenerationRequest(
         request_id=request_id,
         prompt_token_ids=list(prompt.encode()) if isinstance(prompt, str) else prompt,

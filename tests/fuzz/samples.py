@@ -1,10 +1,12 @@
 """Valid bytes of every kind that a role reads: the ground on which damage is done."""
 
+from typing import Any
+
 import msgspec
 
 from schemas import codec, examples
 from schemas.batches import Batch, Refusal, Sequence
-from schemas.codec import BATCH, SESSION, TURN
+from schemas.codec import BATCH, SESSION, TURN, Codec
 from schemas.envelope import Envelope, ModelHashes
 from schemas.errors import UnknownModel
 from schemas.json_schema import PUBLISHED
@@ -88,7 +90,7 @@ DEAD_LETTERS = _BY_FILE["dead-letters.json"]
 SESSION_TURNS = _BY_FILE["session-turn.json"]
 
 # Each codec with samples of what it reads: a codec that is missing here is found by a test.
-JSON_CODECS = {
+JSON_CODECS: dict[str, tuple[Codec[Any], list[bytes]]] = {
     "tokens": (codec.JOURNAL, TOKENS),
     "results": (codec.RESULT, RESULTS),
     "sessions": (codec.SESSION, SESSIONS),
@@ -97,4 +99,7 @@ JSON_CODECS = {
     "models": (codec.MODEL, MODELS),
     "dead letters": (codec.DEAD_LETTER, DEAD_LETTERS),
 }
-MSGPACK_CODECS = {"turns": (codec.TURN, TURNS), "batches": (codec.BATCH, BATCHES)}
+MSGPACK_CODECS: dict[str, tuple[Codec[Any], list[bytes]]] = {
+    "turns": (codec.TURN, TURNS),
+    "batches": (codec.BATCH, BATCHES),
+}

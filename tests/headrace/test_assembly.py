@@ -104,8 +104,9 @@ def test_it_is_whole_when_result_and_every_last_delta_were_seen() -> None:
     assembly = Assembly(REQUEST)
     assembly.add(delta(0, ["a"], is_last=True))
     assembly.end(result(["a"], ["b"]))
-    assert not assembly.is_whole
+    was_whole = assembly.is_whole
     assembly.add(delta(0, ["b"], is_last=True, choice=1))
+    assert not was_whole
     assert assembly.is_whole
     assert assembly.rest() == []
 

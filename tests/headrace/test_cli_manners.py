@@ -33,3 +33,34 @@ def test_an_error_is_one_line_without_colours_where_it_is_piped(tmp_path: Path) 
     assert done.stderr.startswith("error: Kafka at 127.0.0.1:1 does not answer")
     assert done.stderr.count("\n") == 1
     assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "words", ["config show", "chat ''", "tail x --since 10m --set kafka.bootstrap_servers=127.0.0.1:1"]
+)
+def test_a_stream_that_the_caller_has_closed_is_no_fault(words: str, closed: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"{HEADRACE} {words} {closed}"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "a fault of headrace" not in done.stderr
+    assert done.returncode == {"config": 0, "chat": 2, "tail": 1}[words.split()[0]]
+
+
+def test_a_full_disk_is_named_and_is_no_fault_of_ours() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([HEADRACE, "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
+@pytest.mark.parametrize("since", ["99999999999999999d", "9" * 400 + "s", "99999999d"])
+def test_a_time_that_no_calendar_has_is_wrong_usage(since: str) -> None:
+    done = headrace("tail", "x", "--since", since)
+    assert (done.returncode, "is neither a time" in done.stderr) == (2, True)
+
+
+def test_a_schema_that_nests_too_deeply_is_wrong_usage(tmp_path: Path) -> None:
+    file = tmp_path / "deep.json"
+    file.write_text("[" * 100_000)
+    done = headrace("chat", "hi", "--json-schema", str(file))
+    assert (done.returncode, "a fault of headrace" in done.stderr) == (2, False)

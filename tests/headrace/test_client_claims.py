@@ -42,6 +42,13 @@ async def test_without_storage_the_error_says_what_needs_it_and_what_to_set() ->
         await claims.whole(CLAIMED)
 
 
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "127.0.0.1:9/bucket", "127.0.0.1:99999999"])
+async def test_an_address_that_is_none_is_an_error_of_the_settings(endpoint: str) -> None:
+    claims = ClientClaims(StorageSettings(endpoint=endpoint, access_key="k", secret_key="s"), NAMES)
+    with pytest.raises(SettingsError, match=r"the request has \d+ bytes .* write HOST:PORT"):
+        await claims.fitting(LARGE)
+
+
 async def test_storage_that_is_away_is_an_error_that_may_pass() -> None:
     claims = ClientClaims(AWAY, NAMES)
     with pytest.raises(StorageUnavailable, match=r"must go through object storage: .*does not answer") as raised:

@@ -1,7 +1,7 @@
 """A client's arguments as the record that goes to the broker; what is wrong in them is said before anything is sent."""
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ SCHEMA = {"type": "object", "properties": {"z": {"type": "integer"}, "a": {"cons
 
 
 def sent(**options: Any) -> dict[str, Any]:
-    given = RequestOptions(**options)
+    given = cast(RequestOptions, options)
     request = encode_chat("hi", model="m", tenant="default", session=None, request_id="r", options=given)
     body: dict[str, Any] = json.loads(request.value)
     return body

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from headrace.local.background import BackgroundStack
@@ -37,6 +38,11 @@ def environment(stack: BackgroundStack, namespace: str) -> dict[str, str]:
     }
 
 
+def is_ready(port: int) -> bool:
+    """Whether the role with this metrics port says that it is ready."""
+    return subprocess.run([sys.executable, str(READY), str(port)], capture_output=True, check=False).returncode == 0
+
+
 @contextlib.contextmanager
 def roles_at_work(env: dict[str, str], folder: Path) -> Iterator[None]:
     """All roles, ready, inside the block. Their logs are in `folder`/ROLE/log."""
@@ -50,13 +56,7 @@ def roles_at_work(env: dict[str, str], folder: Path) -> Iterator[None]:
             command = [HEADRACE, "serve", role, *model, "--set", f"{role}.metrics_port={port}"]
             processes[role] = started.enter_context(running(command, env, folder / role))
         for role, port in leases.ports.items():
-            check = [sys.executable, str(READY), str(port)]
-            wait_until(
-                lambda check=check: subprocess.run(check, capture_output=True, check=False).returncode == 0,
-                processes[role],
-                folder / role,
-                READY_WITHIN_S,
-            )
+            wait_until(partial(is_ready, port), processes[role], folder / role, READY_WITHIN_S)
         yield
         # Whatever the tests sent: every role still runs, and none of its parts has failed and was begun anew.
         ended = {role: process.returncode for role, process in processes.items() if process.poll() is not None}

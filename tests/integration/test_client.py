@@ -85,7 +85,8 @@ async def test_deltas_arrive_before_the_request_has_ended(client: Client, respon
     asked = await responder.asked()
     await responder.delta(asked, 0, "wor")
     assert (await reading.first()).text == "wor"
-    assert reading.stream.result is None
+    result_so_far = reading.stream.result
+    assert result_so_far is None
     await responder.delta(asked, 1, "ld", finish_reason="stop")
     await responder.result(asked, "world", num_tokens=2)
     assert await reading.end() == "world"
@@ -332,6 +333,24 @@ async def test_a_stream_that_is_left_early_is_forgotten(client: Client, responde
     assert [feed.is_idle for feed in client._connected.reader._feeds.values()] == [True] * 3
     consumer = client._connected.reader._consumer
     assert consumer.paused() == consumer.assignment()
+
+
+async def test_a_stream_that_an_error_leaves_ends_quietly_with_its_loop(
+    settings: Settings, responder: Responder, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept: list[TokenStream] = []
+
+    async def leave_early() -> None:
+        async with Client(settings) as client:
+            kept.append(client.stream("hi"))
+            async for _ in kept[0]:
+                raise ZeroDivisionError
+
+    leaving = asyncio.create_task(asyncio.to_thread(lambda: asyncio.run(leave_early())))
+    await responder.delta(await responder.asked(), 0, "a")
+    with pytest.raises(ZeroDivisionError):
+        await leaving
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_a_cancelled_reader_is_forgotten(client: Client, responder: Responder) -> None:

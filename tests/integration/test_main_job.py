@@ -58,7 +58,7 @@ def test_a_request_of_a_plain_client_becomes_streamed_tokens_and_one_result(live
 
 
 CITIES = ["Berlin", "Paris", "Rome"]
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {"city": {"type": "string", "maxLength": 12}, "country": {"enum": ["France", "Spain"]}},
     "required": ["city", "country"],

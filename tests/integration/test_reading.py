@@ -1,5 +1,7 @@
 """Reading to an end on the real broker: past what is not committed, and not for ever where the end does not come."""
 
+import asyncio
+
 import msgspec
 import pytest
 from aiokafka import TopicPartition
@@ -55,6 +57,22 @@ async def test_batches_come_up_to_the_ends_and_nothing_behind_them(kafka: KafkaS
 async def test_nothing_is_read_where_nothing_is_asked_for(kafka: KafkaSettings, names: Names) -> None:
     async with running(make_consumer(kafka)) as consumer:
         assert [batch async for batch in read_up_to(consumer, {}, patience_s=1)] == []
+
+
+async def test_reading_may_take_longer_than_its_patience_while_it_moves(kafka: KafkaSettings, names: Names) -> None:
+    """Behind a record that was open for hours a takeover has much to read."""
+    tp, num_records, patience_s = TopicPartition(names.turns(), 0), 8, 2.0
+    async with running(make_producer(kafka)) as producer:
+        for _ in range(num_records):
+            await producer.send_and_wait(tp.topic, b"x", partition=0)
+    async with running(make_consumer(kafka, max_poll_records=1)) as consumer:
+        consumer.assign([tp])
+        await consumer.seek_to_beginning(tp)
+        found = 0
+        async for batch in read_up_to(consumer, {tp: num_records}, patience_s=patience_s):
+            found += len(batch)
+            await asyncio.sleep(patience_s / 6)
+        assert found == num_records
 
 
 async def test_a_takeover_that_waits_for_an_open_transaction_gives_up_and_says_where(

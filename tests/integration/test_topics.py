@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from headrace import Client
 from headrace.local import kafka_storage
@@ -124,11 +124,16 @@ async def test_librdkafka_with_murmur2_puts_a_key_where_we_look_for_it(
 ) -> None:
     await create_missing(kafka, specs[:1])
     found: dict[bytes, int] = {}
+
+    def note(_: KafkaError | None, record: Message) -> None:
+        key, partition = record.key(), record.partition()
+        assert key is not None
+        assert partition is not None
+        found[key] = partition
+
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2"})
     for key in [f"session-{number}".encode() for number in range(50)] + ["ключ".encode(), b"\xff\x00", b"x"]:
-        producer.produce(
-            specs[0].name, b"", key=key, on_delivery=lambda _, record: found.update({record.key(): record.partition()})
-        )
+        producer.produce(specs[0].name, b"", key=key, on_delivery=note)
     assert producer.flush(30) == 0
     assert found == {key: partition_for(key, 3) for key in found}
     assert set(found.values()) == {0, 1, 2}

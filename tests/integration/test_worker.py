@@ -13,7 +13,7 @@ import pytest_asyncio
 from headrace.local.background import BackgroundStack
 from schemas.batches import Refusal
 from schemas.envelope import ModelHashes
-from schemas.errors import UnknownModel
+from schemas.errors import DeadlineExceeded, UnknownModel
 from schemas.requests import Message
 from schemas.settings import Settings
 from schemas.tokens import Admitted, Ended, Takeover, TokenDelta
@@ -165,6 +165,15 @@ async def test_a_refusal_ends_as_failed_with_a_final_delta_before_its_result(
     assert (result.status, result.error, result.choices) == ("failed", error, [])
     (delta,) = outside.deltas(name)
     assert (delta.finish_reason, delta.token_ids, delta.error, delta.status) == ("error", [], error, "failed")
+
+
+async def test_a_refusal_for_a_deadline_that_passed_on_the_way_ends_as_expired(
+    worker: WorkerHere, outside: Outside, tiny: TinyModel, name: str
+) -> None:
+    error = DeadlineExceeded("the deadline passed before the request was begun").body
+    outside.send(Refusal(envelope=tiny.member(name).envelope, model="x", stage="pipeline", error=error))
+    result = await outside.result(name)
+    assert (result.status, result.error, result.choices) == ("expired", error, [])
 
 
 async def test_a_record_that_is_no_batch_goes_to_the_dead_letters_whole_and_the_partition_goes_on(

@@ -72,7 +72,7 @@ class Case:
     def _plain(self, qkv: torch.Tensor) -> torch.Tensor:
         counts = [self.heads.num_heads, self.heads.num_kv_heads, self.heads.num_kv_heads]
         query, key, value = (
-            part.transpose(0, 1) for part in qkv.view(len(qkv), -1, self.heads.head_dim).split(counts, dim=1)
+            part.transpose(0, 1) for part in torch.split(qkv.view(len(qkv), -1, self.heads.head_dim), counts, dim=1)
         )
         group = self.heads.num_heads // self.heads.num_kv_heads
         query, key = rotate(query), rotate(key).repeat_interleave(group, 0)
@@ -144,7 +144,7 @@ def test_every_allowed_tile_gives_the_same_bits(dtype: torch.dtype, heads: Heads
 def test_others_in_the_step_change_nothing(dtype: torch.dtype) -> None:
     heads = SHAPES[0]
     case = Case(heads, dtype, [20, 5, 3 * SPLIT_SIZE, 33, 90])
-    together = case.attend(case.whole()).split(case.lengths)
+    together = torch.split(case.attend(case.whole()), case.lengths)
     for sequence, length in enumerate(case.lengths):
         alone = Case(heads, dtype, case.lengths).attend([[(sequence, 0, length)]])
         assert torch.equal(alone, together[sequence])

@@ -1,6 +1,7 @@
 """Each way of choosing a token against a plain reference of it, one row and one token at a time."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +17,14 @@ VOCAB_SIZE = 1500  # above the number of candidates that are sorted at first
 NONE = TokenValues.of([])
 
 
-def rows(count: int, **fields: object) -> SamplingRows:
+def rows(count: int, **fields: Any) -> SamplingRows:
     """Rows with everything off; lists become tensors."""
     floats = {"temperature": 1.0, "top_p": 1.0, "min_p": 0.0}
     ints = {"top_k": 0, "seed": 3, "choice": 0, "index": 0}
     values = {name: fields.pop(name, [default] * count) for name, default in (floats | ints).items()}
-    tensors = {n: torch.tensor(v, dtype=torch.float32 if n in floats else torch.int64) for n, v in values.items()}
-    places = {name: fields.pop(name, NONE) for name in ("repetition", "penalties", "bias", "banned")}
-    return SamplingRows(**tensors, **places, **fields)
+    given: dict[str, Any] = dict.fromkeys(("repetition", "penalties", "bias", "banned"), NONE) | fields
+    given |= {n: torch.tensor(v, dtype=torch.float32 if n in floats else torch.int64) for n, v in values.items()}
+    return SamplingRows(**given)
 
 
 def random_logits(count: int, seed: int = 0, size: int = VOCAB_SIZE) -> torch.Tensor:
@@ -170,7 +171,7 @@ def test_a_row_that_is_not_finite_is_reported_and_harms_no_other() -> None:
 def test_a_row_has_the_same_bits_in_any_company(size: int) -> None:
     count = 40
     logits = random_logits(count, size=size)
-    fields = {
+    fields: dict[str, list[Any]] = {
         "temperature": [[0.0, 0.7, 1.5][row % 3] for row in range(count)],
         "top_p": [[1.0, 0.9][row % 2] for row in range(count)],
         "top_k": [[0, 0, 0, 20][row % 4] for row in range(count)],

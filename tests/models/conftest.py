@@ -33,4 +33,5 @@ def template(model: LoadedModel) -> ChatTemplate:
 
 @pytest.fixture(scope="session")
 def oracle() -> dict[str, list[dict[str, Any]]]:
-    return json.loads(ORACLE.read_text())
+    sections: dict[str, list[dict[str, Any]]] = json.loads(ORACLE.read_text())
+    return sections

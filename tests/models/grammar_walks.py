@@ -12,7 +12,8 @@ def allowed(matcher: llguidance.LLMatcher) -> list[int]:
     """The tokens that may come next, in order."""
     bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8), bitorder="little")
     assert not matcher.is_error(), matcher.get_error()
-    return np.nonzero(bits)[0].tolist()
+    token_ids: list[int] = np.nonzero(bits)[0].tolist()
+    return token_ids
 
 
 def accepts(matcher: llguidance.LLMatcher, tokenizer: Tokenizer, text: str) -> bool:

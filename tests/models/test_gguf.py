@@ -50,7 +50,7 @@ def refused(tmp_path: Path, content: bytes) -> str:
 
 
 def test_metadata_and_tensors_are_those_that_the_formats_own_package_wrote(tmp_path: Path) -> None:
-    tensors = {
+    tensors: dict[str, np.ndarray] = {
         "one": np.arange(12, dtype=np.float32).reshape(3, 4),
         "two": np.arange(64, dtype=np.float16).reshape(2, 32),
         "three": np.arange(7, dtype=np.int8),

@@ -26,7 +26,9 @@ print(json.dumps([key.hex() for key in keys]))
 def test_keys_are_the_same_in_every_process() -> None:
     def keys_with(hash_seed: str) -> list[str]:
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        return json.loads(subprocess.check_output([sys.executable, "-c", PRINT_KEYS], env=environment))
+        printed = subprocess.check_output([sys.executable, "-c", PRINT_KEYS], env=environment)
+        keys: list[str] = json.loads(printed)
+        return keys
 
     assert keys_with("1") == keys_with("2")
 

@@ -216,9 +216,9 @@ def test_going_on_equals_the_whole_conversation_where_the_history_is_canonical(
             token_ids = build_prompt(tokenizer, template, [*messages, *new]).token_ids
         token_ids = [*token_ids, *tokenizer.encode(answer, special=False), IM_END]
         messages += [*new, {"role": "assistant", "content": answer}]
-    question = {"role": "user", "content": last}
-    prompt = continue_prompt(tokenizer, template, token_ids, [question])
-    assert prompt.token_ids == build_prompt(tokenizer, template, [*messages, question]).token_ids
+    new = [{"role": "user", "content": last}]
+    prompt = continue_prompt(tokenizer, template, token_ids, new)
+    assert prompt.token_ids == build_prompt(tokenizer, template, [*messages, *new]).token_ids
     assert prompt.num_reused_tokens == len(token_ids)
 
 

@@ -1,10 +1,12 @@
 """Paths of schemas within a schema, and which of them limit the same value."""
 
+from typing import Any
+
 import pytest
 
 from models.subschemas import of_same_value, subschemas
 
-SCHEMA = {
+SCHEMA: dict[str, Any] = {
     "$defs": {"a/b": {"maximum": 3}, "loop": {"$ref": "#/$defs/loop"}},
     "properties": {"not": {"type": "string"}, "list": {"prefixItems": [{}, {"const": {"not": 1}}], "items": False}},
     "items": [{"minimum": 1}],
@@ -43,5 +45,7 @@ def test_every_schema_has_its_path_and_values_are_no_schemas() -> None:
         ({"allOf": [{"oneOf": [{"const": 5}]}]}, [{"oneOf": [{"const": 5}]}, {"const": 5}]),
     ],
 )
-def test_what_limits_the_same_value_is_followed_through_references(schema: dict, others: list[dict]) -> None:
+def test_what_limits_the_same_value_is_followed_through_references(
+    schema: dict[str, Any], others: list[dict[str, Any]]
+) -> None:
     assert list(of_same_value(schema, SCHEMA)) == [schema, *others]

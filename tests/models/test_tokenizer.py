@@ -31,7 +31,7 @@ special_or_not = st.sampled_from(
 def reference(model: LoadedModel) -> tokenizers.Tokenizer:
     """The Rust tokenizer as transformers sets it up: it knows the special tokens, ours does not."""
     vocabulary = model.tokenizer.vocabulary
-    merges = [tuple(line.split(" ")) for line in vocabulary.merges]
+    merges = [(left, right) for left, right in (line.split(" ") for line in vocabulary.merges)]
     bpe = tokenizers.models.BPE(vocab={token: i for i, token in enumerate(vocabulary.tokens)}, merges=merges)
     reference = tokenizers.Tokenizer(bpe)
     reference.pre_tokenizer = model.tokenizer._bpe.pre_tokenizer

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import structlog
 from structlog.testing import LogCapture
+from structlog.typing import Processor
 
 from pipeline.claims import Claims
 from pipeline.history import SessionHistory
@@ -14,9 +15,12 @@ from pipeline.outbox import MAX_RECORDS
 from pipeline.pack import Packed
 from pipeline.stage import Stage
 from pipeline.tokenize import PromptPool
+from pipeline.turn_claims import TurnClaims
 from pipeline.watchdog import Watchdog
+from runtime.claims import ClaimStore
 from runtime.headers import record_headers
 from schemas.batches import Member, Refusal
+from schemas.claims import ClaimCheck
 from schemas.codec import BATCH, TURN
 from schemas.names import Lane, Names
 from schemas.requests import ChatRequest
@@ -137,7 +141,7 @@ async def test_a_record_that_cannot_be_read_is_logged_with_its_place_and_the_par
 ) -> None:
     written = LogCapture()
     # As `runtime.logging` does it: what is bound to the context belongs to the line.
-    processors = [structlog.contextvars.merge_contextvars, written]
+    processors: list[Processor] = [structlog.contextvars.merge_contextvars, written]
     monkeypatch.setattr("pipeline.intake.log", structlog.wrap_logger(structlog.PrintLogger(), processors=processors))
     client.deliver(encoded("r-0"))
     client.deliver(value)
@@ -176,11 +180,11 @@ class Waiting(Stage):
         super().__init__(SETTINGS, pool, SessionHistory(Storage({}), max_turns=1), no_claims(pool))
         self.is_back = asyncio.Event()
 
-    async def member(self, turn: Turn, lane: Lane) -> Member:
+    async def member(self, turn: Turn, lane: Lane, *, seconds_left: float | None = None) -> Member:
         if turn.base is not None:
             await self.is_back.wait()
             turn = Turn(envelope=turn.envelope, request=turn.request)
-        return await super().member(turn, lane)
+        return await super().member(turn, lane, seconds_left=seconds_left)
 
 
 async def test_a_partition_that_waits_for_storage_holds_up_no_other_and_is_not_read_on_for_ever(
@@ -235,3 +239,32 @@ async def test_a_record_that_waits_in_the_intake_is_not_lost(pool: PromptPool) -
     watchdog = Watchdog(client.intake, limit_s=30.0)
     assert [watchdog.look(client.claims.current(), now_s) for now_s in (0.0, 100.0)] == [None, None]
     client.intake.give_up_all()
+
+
+class _NoAnswer(Storage):
+    """An object storage that takes calls, and never answers."""
+
+    async def get(self, key: str, *, max_bytes: int | None = None) -> bytes:
+        never: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        return await never
+
+
+@pytest.mark.parametrize("waits_for", ["its session", "its claim"])
+async def test_a_turn_that_waits_for_storage_ends_at_its_deadline_and_those_behind_it_follow(
+    pool: PromptPool, waits_for: str
+) -> None:
+    storage = _NoAnswer({})
+    claims = TurnClaims(ClaimStore(storage), NAMES, pool)
+    client = Client(Stage(SETTINGS, pool, SessionHistory(storage, max_turns=1), claims))
+    # Records here are of the broker's time 1,000.
+    if waits_for == "its session":
+        client.deliver(encoded("r-0", session="s-1", base=BaseTurn(turn=1, object="t1"), deadline_ms=1_050))
+    else:
+        claim = ClaimCheck(object="o", sha256="0" * 64, num_bytes=2)
+        client.deliver(encoded("r-0", ChatRequest(model="tiny", claim=claim), deadline_ms=1_050))
+    client.deliver(encoded("r-1"))
+    await client.intake.drain()
+    late, after = client.members
+    assert isinstance(late, Refusal)
+    assert (late.envelope.request_id, late.error.code) == ("r-0", "deadline_exceeded")
+    assert (after.envelope.request_id, isinstance(after, Refusal)) == ("r-1", False)

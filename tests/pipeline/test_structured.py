@@ -29,6 +29,7 @@ def asked_of(**fields: Any) -> AskedStructure | None:
     """What a chat with these fields asks for, after its way through JSON and through the log."""
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields}
     request = decode_request(json.dumps(body).encode()).request
+    assert isinstance(request, ChatRequest)
     travelled = TURN.decode(TURN.encode(turn(request))).request
     assert isinstance(travelled, ChatRequest)
     return asked_structure(travelled)

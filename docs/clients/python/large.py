@@ -58,8 +58,9 @@ def followed(s3, result):
     return {**result, **json.loads(content)}
 
 
-def wait(request_id, partition, accepted_ms):
-    """The first terminal record of the request."""
+def wait(request, partition, accepted_ms):
+    """The first terminal record of the request. Another tenant's may have the same id."""
+    awaited = ("result/1", request["id"], request.get("tenant", TENANT))
     settings = {"group.id": "unused", "enable.auto.commit": False, "isolation.level": "read_committed"}
     consumer = Consumer({"bootstrap.servers": BROKERS, **settings})
     try:
@@ -72,7 +73,7 @@ def wait(request_id, partition, accepted_ms):
             if message.error():
                 raise KafkaException(message.error())
             record = json.loads(message.value())
-            if (record["schema"], record["request_id"]) == ("result/1", request_id):
+            if (record["schema"], record["request_id"], record.get("tenant", TENANT)) == awaited:
                 return record
         raise TimeoutError(f"no result within {TIMEOUT_S} s")
     finally:
@@ -87,4 +88,4 @@ if __name__ == "__main__":
         secure=os.environ.get("S3_SECURE") == "1",
     )
     asked = {"id": str(uuid.uuid4()), **json.load(sys.stdin)}
-    print(json.dumps(followed(s3, wait(asked["id"], *send(claimed(s3, asked))))))
+    print(json.dumps(followed(s3, wait(asked, *send(claimed(s3, asked))))))

