@@ -2,9 +2,8 @@
 
 import functools
 import platform
+from importlib.metadata import version
 from pathlib import Path
-
-import torch
 
 CPUINFO = Path("/proc/cpuinfo")
 BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16"})
@@ -29,4 +28,4 @@ def has_fast_bfloat16() -> bool:
 def numerics() -> str:
     """Names what decides the bits of a result beside its input: kernels round by instruction set and library."""
     vectors = cpu_flags() & {"avx2", "avx512f", "asimd", "sve", *BF16_FLAGS}
-    return " ".join(["cpu", platform.machine(), *sorted(vectors), f"torch={torch.__version__}"])
+    return " ".join(["cpu", platform.machine(), *sorted(vectors), f"torch={version('torch')}"])
