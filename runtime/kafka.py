@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.conn import collect_hosts
 from aiokafka.helpers import create_ssl_context
 from aiokafka.partitioner import murmur2
 
@@ -101,7 +102,7 @@ def _connection(settings: KafkaSettings) -> dict[str, Any]:
             "`headrace up`"
         )
     options: dict[str, Any] = {
-        "bootstrap_servers": settings.bootstrap_servers,
+        "bootstrap_servers": _readable(settings.bootstrap_servers),
         "request_timeout_ms": settings.request_timeout_ms,
         "security_protocol": settings.security_protocol,
     }
@@ -114,6 +115,17 @@ def _connection(settings: KafkaSettings) -> dict[str, Any]:
             "sasl_plain_password": settings.sasl_password,
         }
     return options
+
+
+def _readable(servers: str) -> str:
+    try:
+        servers.encode()
+        collect_hosts(servers)
+    except ValueError as error:
+        raise SettingsError(
+            f"kafka.bootstrap_servers is {servers!r}: write HOST:PORT, with commas between several"
+        ) from error
+    return servers
 
 
 def _ssl_context(cafile: str | None) -> ssl.SSLContext:

@@ -13,8 +13,8 @@ from schemas.errors import ErrorBody
 from schemas.sampling import FinishReason, TokenLogprob
 
 
-class Usage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Tokens counted as OpenAI counts them; `cached_tokens` of the prompt were not computed again."""
+class Usage(msgspec.Struct, kw_only=True):
+    """Tokens counted as OpenAI counts them, zeros too; `cached_tokens` of the prompt were not computed again."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

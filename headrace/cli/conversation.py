@@ -118,7 +118,11 @@ class Conversation:
         messages = [{"role": "user", "content": line}]
         if self._unsent_system:
             messages.insert(0, {"role": "system", "content": self._unsent_system})
-        answer = self._client.stream(messages, session=self.session, **self._options)
+        try:
+            answer = self._client.stream(messages, session=self.session, **self._options)
+        except HeadraceError as error:
+            note(f"error: {error.message}")
+            return True
         stopper = Stopper(self._client, answer, self.session)
         answering = Answering(self._settings, answer, stopper, self._ask_for_line)
         try:

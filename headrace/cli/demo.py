@@ -40,11 +40,10 @@ def demo(
 
     Exit codes: 0 all worked, 1 something failed, 2 wrong settings, 130 interrupted.
     """
-    from rich.console import Console
-
     from headrace.cli import interrupts
+    from headrace.cli.lasting_console import LastingConsole
 
-    console = Console(highlight=False)
+    console = LastingConsole(highlight=False)
     loaded = load(config, set_)
     work = _demo(console, loaded, config, set_ or [], reset=reset, chat=chat)
     raise typer.Exit(

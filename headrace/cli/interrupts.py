@@ -67,8 +67,8 @@ async def _run(work: Coroutine[Any, Any, int], on_first: Callable[[], None]) -> 
             _show_cursor()
             os._exit(EXIT_INTERRUPTED)
         was_signalled = True
-        on_first()
         task.cancel()
+        on_first()
 
     for number in _SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)

@@ -28,11 +28,10 @@ def up(config: ConfigOption = None, set_: SetOption = None, debug: DebugOption =
 
     Exit codes: 0 stopped by Ctrl-C, 1 something failed for good, 2 wrong settings, 130 interrupted while starting.
     """
-    from rich.console import Console
-
     from headrace.cli import interrupts
+    from headrace.cli.lasting_console import LastingConsole
 
-    console = Console(stderr=True)
+    console = LastingConsole(stderr=True)
     loaded = load(config, set_)
     refuse_a_second_broker(loaded)
 

@@ -140,6 +140,28 @@ async def test_a_conversation_keeps_its_session_until_a_new_one(
     assert "three" in (tmp_path / "headrace/chat_history").read_text()
 
 
+async def test_a_line_that_cannot_be_asked_is_told_and_the_conversation_goes_on(
+    settings: Settings, responder: Responder, tmp_path: Path
+) -> None:
+    # What was typed can be kept nowhere, either.
+    (tmp_path / "headrace").write_text("no folder")
+    with terminal(Cli(settings, tmp_path), "chat", "--session", "two words") as screen:
+        await screen.until("what you type is not kept")
+        await screen.until("› ")
+        screen.type("one" + ENTER)
+        await screen.until("(in 'session')")
+        await screen.until("› ")
+        screen.type("/new" + ENTER)
+        await screen.until("session chat-")
+        await screen.until("› ")
+        screen.type("two" + ENTER)
+        assert (await answer(responder, "an answer")).startswith("chat-")
+        await screen.until("an answer")
+        await screen.until("› ")
+        screen.type(CTRL_D)
+        assert await screen.end() == 0
+
+
 async def test_ctrl_c_drops_a_line_and_pressed_twice_it_leaves(
     settings: Settings, responder: Responder, tmp_path: Path
 ) -> None:

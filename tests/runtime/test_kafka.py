@@ -36,3 +36,11 @@ async def test_without_a_broker_the_error_says_how_to_get_one(make: object) -> N
     for servers in (None, ""):
         with pytest.raises(SettingsError, match="headrace up"):
             make(KafkaSettings(bootstrap_servers=servers))
+
+
+@pytest.mark.parametrize("make", [make_producer, make_consumer, make_admin])
+@pytest.mark.parametrize("servers", [":::", "host:x", "a:9092,b:x", "\udcff:9092"])
+async def test_servers_that_nobody_can_read_are_a_wrong_setting(make: object, servers: str) -> None:
+    assert callable(make)
+    with pytest.raises(SettingsError, match=r"kafka\.bootstrap_servers is .*write HOST:PORT"):
+        make(KafkaSettings(bootstrap_servers=servers))

@@ -1,6 +1,7 @@
 """Decoding ends in a record or in an error that names the place, whatever the bytes are."""
 
 import contextlib
+import json
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from schemas import codec
 from schemas.errors import InvalidValue, MalformedRecord, RequestError
 from schemas.requests import ChatRequest, CompletionRequest, EmbeddingRequest
-from schemas.tokens import ChunkChoice, ChunkMessage, Takeover, TokenDelta
+from schemas.tokens import ChunkChoice, ChunkMessage, Takeover, TokenDelta, Usage
 
 CHAT = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]%s}'
 
@@ -170,3 +171,9 @@ def test_a_delta_is_an_openai_chunk_for_plain_readers() -> None:
     assert plain["object"] == "chat.completion.chunk"
     assert plain["choices"][0]["delta"] == {"role": "assistant", "content": "hi"}
     assert plain["choices"][0]["finish_reason"] is None
+
+
+def test_usage_says_zeros_too_as_openai_does() -> None:
+    """A plain client reads `usage["completion_tokens"]`, also of a request that was cancelled before its first."""
+    encoded = json.loads(msgspec.json.encode(Usage(prompt_tokens=3, total_tokens=3)))
+    assert (encoded["prompt_tokens"], encoded["completion_tokens"], encoded["total_tokens"]) == (3, 0, 3)
