@@ -11,6 +11,7 @@ import msgspec
 
 from schemas.batches import Batch
 from schemas.control import Cancel, DeadLetter, ModelAnnouncement
+from schemas.envelope import IDENTIFIER_PATTERN
 from schemas.errors import InvalidValue, MalformedRecord
 from schemas.foreign import advice_on
 from schemas.integers import integer_reader
@@ -23,6 +24,10 @@ from schemas.turns import Turn
 T = TypeVar("T")
 
 # msgspec ends its messages with the path of the fault: "Expected `int`, got `str` - at `$.max_tokens`".
+# What msgspec says of an identifier that is none, and what a person understands.
+_IDENTIFIER_FAULT = f"Expected 'str' matching regex {IDENTIFIER_PATTERN!r}"
+_IDENTIFIER_ADVICE = "Expected letters, digits and ._:@-, at most 128, of which the first is a letter or a digit"
+
 _PATH = re.compile(r"^(?P<what>.*?) - at `(?:key in )?\$?(?P<path>[^`]*)`$", re.DOTALL)
 
 # The field that tells one kind of request from another where the client gave no `kind`.
@@ -130,7 +135,7 @@ def _checked(convert: Callable[[], T]) -> T:
         if found is None:
             raise InvalidValue(str(error)) from error
         path = found["path"].lstrip(".")
-        what = found["what"].replace("`", "'")
+        what = found["what"].replace("`", "'").replace(_IDENTIFIER_FAULT, _IDENTIFIER_ADVICE)
         raise InvalidValue(f"{what} (in '{path}')" if path else what, param=path or None) from error
     except RecursionError as error:
         raise InvalidValue("the value is nested too deeply") from error

@@ -68,7 +68,7 @@ def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold cyan", box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("")
+    table.add_column("", no_wrap=True, overflow="crop")
     return table
 
 

@@ -11,7 +11,9 @@ from headrace.cli.form import JsonSchemaOption, response_format
 from headrace.cli.options import ConfigOption, DebugOption, JsonOption, SessionOption, SetOption, TimeoutOption, load
 
 if TYPE_CHECKING:
+    from headrace.cli.speaker import Speaker
     from headrace.client import TokenStream
+    from schemas.results import Result
     from schemas.settings import Settings
 
 
@@ -23,18 +25,17 @@ def chat(
     session: SessionOption = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="One of the served models.")] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before it.")] = None,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, help="0 is greedy.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Makes the answer repeatable.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", metavar="N", min=1, help="The longest answer.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", metavar="X", min=0, max=2, help="0 is greedy.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Makes the answer repeatable.")] = None,
     json_schema: JsonSchemaOption = None,
     stream: Annotated[bool, typer.Option("--stream/--no-stream", help="Show the answer as it is made.")] = True,
     timeout: TimeoutOption = 120.0,
-    cancel: Annotated[
-        bool,
-        typer.Option(
-            "--cancel-on-interrupt/--keep", help="What Ctrl-C does to the request: it is stopped, or runs on unseen."
-        ),
-    ] = True,
+    keep: Annotated[bool, typer.Option("--keep", help="Ctrl-C does not stop the request: it runs on unseen.")] = False,
     as_json: JsonOption = False,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -71,7 +72,7 @@ def chat(
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": asked})
     arguments = {"session": session, "model": model, "timeout_s": timeout, **options}
-    how = _How(stream=stream, as_json=as_json, keeps=not cancel)
+    how = _How(stream=stream, as_json=as_json, keeps=keep)
     raise typer.Exit(asyncio.run(_ask(settings, messages, arguments, how)))
 
 
@@ -119,7 +120,28 @@ async def _show_with_sign_of_life(settings: "Settings", answer: "TokenStream", *
 
 async def show(answer: "TokenStream", *, is_live: bool = True, on_delta: Callable[[], None] = lambda: None) -> None:
     """Show a stream on stdout, and its figures on stderr. Raises RequestFailed also where it was cancelled."""
-    from headrace.cli.speaker import Speaker, note
+    from headrace.cli.speaker import note
+
+    note((await _spoken(answer, is_live=is_live, on_delta=on_delta)).figures)
+
+
+async def show_read(settings: "Settings", answer: "TokenStream") -> None:
+    """Show a stream that may have been written long ago: its tokens are counted, and no time of this reader is told."""
+    from headrace.cli.speaker import note
+    from headrace.cli.waiting import sign_of_life
+
+    async with sign_of_life(settings) as waiting:
+        speaker = await _spoken(answer, is_live=True, on_delta=waiting.clear)
+    note(figures_of_reading(speaker.num_tokens, answer.result))
+
+
+def figures_of_reading(num_tokens: int, result: "Result | None") -> str:
+    """How many tokens were read, and of how many."""
+    return f"{num_tokens} tokens" if result is None else f"{num_tokens} of {result.usage.completion_tokens} tokens"
+
+
+async def _spoken(answer: "TokenStream", *, is_live: bool, on_delta: Callable[[], None]) -> "Speaker":
+    from headrace.cli.speaker import Speaker
 
     speaker = Speaker(sys.stdout, is_live=is_live)
     async with answer:
@@ -130,7 +152,7 @@ async def show(answer: "TokenStream", *, is_live: bool = True, on_delta: Callabl
         finally:
             speaker.end()
     _check(answer)
-    note(speaker.figures)
+    return speaker
 
 
 async def show_json(answer: "TokenStream", *, with_deltas: bool) -> None:

@@ -42,12 +42,14 @@ def show(
 
 def _print_table(lines: "list[SettingLine]") -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from headrace.cli.tables import table_console
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("setting", "value", "source"):
+    table.add_column("setting", no_wrap=True)
+    for heading in ("value", "source"):
         table.add_column(heading, overflow="fold")
     for line in lines:
         is_default = line.source == "default"
@@ -58,4 +60,4 @@ def _print_table(lines: "list[SettingLine]") -> None:
             Text(line.source, style="dim" if is_default else ""),
             style="" if is_default else "bold",
         )
-    Console().print(table)
+    table_console().print(table)

@@ -21,12 +21,12 @@ from schemas.errors import HeadraceError
 from schemas.settings import Settings
 
 HELP = """\
-/stop     stop the answer that streams, as Ctrl-C does; the session forgets the turn
+/stop     stop the answer, as Ctrl-C does; the session forgets the turn
 /new      begin a new session: nothing of this one is remembered in it
 /session  show this session's id; `headrace chat --session ID` goes on with it
 /help     this
 /exit     leave (as do Ctrl-D, and Ctrl-C pressed twice)
-While an answer streams you may type: it waits for the line, and the line for its end."""
+You may type while an answer streams: the line is asked when that has ended."""
 
 _LEAVE = ("/exit", "/quit")
 

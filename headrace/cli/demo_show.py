@@ -125,19 +125,18 @@ class DemoShow:
                 speaker.say(delta)
         finally:
             speaker.end()
-        figures = [speaker.figures, *_from_before(answer.result)]
-        self._console.print(f"   {' · '.join(figures)}", style="dim")
+        for line in (speaker.figures, *_from_before(answer.result)):
+            self._console.print(f"   {line}", style="dim")
 
     async def _show_where_it_went(self, settings: Settings) -> None:
         reports, objects = await self._settled(settings)
         used = [report for report in reports if any(report.end_offsets)]
-        table = topic_table(used)
-        table.add_section()
-        table.add_row(Text(f"s3://{settings.storage.bucket}/{self._prefix}"))
-        for item in objects:
-            table.add_row(Text(f"  {item.key.removeprefix(self._prefix)}"), f"{item.num_bytes:,} bytes")
         self._console.print(Text("\nWhere it all went", style="bold"))
-        self._console.print(table)
+        self._console.print(topic_table(used))
+        self._console.print(f" s3://{settings.storage.bucket}/{self._prefix}", soft_wrap=True)
+        for item in objects:
+            self._console.print(f"   {item.key.removeprefix(self._prefix)}  {item.num_bytes:>9,} bytes", soft_wrap=True)
+        self._console.print()
         self._console.print(_summary(reports, used, objects), style="dim")
         if len(objects) < len(TURNS) or any(report.pending for report in reports):
             raise HeadraceError(
@@ -180,6 +179,6 @@ def _summary(reports: Sequence[TopicReport], used: Sequence[TopicReport], object
     work = f"{pending} records are still pending" if pending else "Nothing is pending"
     empty = len(reports) - len(used)
     return (
-        f"{work}. {empty} more topics are empty. {len(objects)} objects hold the session, one a turn.\n"
+        f"{work}. {empty} more topics are empty. {len(objects)} objects hold the session.\n"
         "End offsets count the markers of transactions too."
     )

@@ -2,6 +2,10 @@
 
 import os
 import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from schemas.errors import HeadraceError
 
 ENV_DEBUG = "HEADRACE_DEBUG"
 
@@ -34,12 +38,18 @@ def report(error: BaseException) -> None:
     if is_debug():
         traceback.print_exception(error)
     if isinstance(error, HeadraceError):
-        message = str(error)
+        message = _with_place(error)
     elif isinstance(error, OSError) and error.strerror:  # a full disk, a folder of another user
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     else:
         message = f"{type(error).__name__}: {error} (a fault of headrace; --debug shows where)"
     Console(stderr=True).print(Text.assemble(("error: ", "bold red"), message), soft_wrap=True)
+
+
+def _with_place(error: "HeadraceError") -> str:
+    # A place inside a field is nothing that the person has typed: without it nobody finds the fault.
+    is_told = error.param is None or "." not in error.param or error.param in error.message
+    return error.message if is_told else f"{error.message} (in {error.param})"
 
 
 def is_debug() -> bool:

@@ -18,27 +18,36 @@ def generate(
     gguf: GgufOption = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="A system message before it.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Go on from the text as it is: no chat template.")] = False,
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", min=1, help="The longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option("--temperature", min=0, max=2, help="0 is greedy.")] = None,
-    top_p: Annotated[float | None, typer.Option("--top-p", min=0, max=1, help="The likeliest, up to this sum.")] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", min=0, help="The so many likeliest; 0 is all.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", metavar="N", min=1, help="The longest answer.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", metavar="X", min=0, max=2, help="0 is greedy.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", metavar="X", min=0, max=1, help="The likeliest, up to this sum.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", metavar="N", min=0, help="The so many likeliest; 0 is all.")
+    ] = None,
     min_p: Annotated[
-        float | None, typer.Option("--min-p", min=0, max=1, help="At least this share of the best.")
+        float | None, typer.Option("--min-p", metavar="X", min=0, max=1, help="At least this share of the best.")
     ] = None,
     repetition_penalty: Annotated[
-        float | None, typer.Option("--repetition-penalty", min=0, max=10, help="Above 1: what was said is less likely.")
+        float | None,
+        typer.Option("--repetition-penalty", metavar="X", min=0, max=10, help="Above 1: what was said is less likely."),
     ] = None,
     presence_penalty: Annotated[
-        float | None, typer.Option("--presence-penalty", min=-2, max=2, help="As OpenAI.")
+        float | None, typer.Option("--presence-penalty", metavar="X", min=-2, max=2, help="As OpenAI.")
     ] = None,
     frequency_penalty: Annotated[
-        float | None, typer.Option("--frequency-penalty", min=-2, max=2, help="As OpenAI.")
+        float | None, typer.Option("--frequency-penalty", metavar="X", min=-2, max=2, help="As OpenAI.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Makes the answer repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="N", min=0, help="Makes the answer repeatable.")] = None,
     stop: Annotated[
         list[str] | None, typer.Option("--stop", metavar="TEXT", help="Ends the answer. Repeatable.")
     ] = None,
-    n: Annotated[int | None, typer.Option("--n", min=1, max=64, help="So many answers.")] = None,
+    n: Annotated[int | None, typer.Option("--n", metavar="N", min=1, max=64, help="So many answers.")] = None,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on to the longest answer.")] = False,
     response_format: Annotated[
         str | None, typer.Option("--response-format", metavar="text|json", help="`json`: the answer is a JSON object.")
@@ -57,7 +66,7 @@ def generate(
 
     [dim]headrace generate "Why is the sky blue?"
     headrace generate "Once upon a time" --raw --temperature 0 --max-tokens 40
-    headrace generate "Two names" --json-schema names.json --json | jq -r .choices[0].text
+    headrace generate "A name" --json-schema name.json --json | jq .choices
     cat notes.txt | headrace generate --system "Summarise." --gguf ./model.gguf[/dim]
 
     Exit codes: 0 answered, 1 failed, 2 wrong usage or settings, 130 interrupted.

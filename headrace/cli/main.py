@@ -44,7 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         _never_fail_on_a_character(stream)
     try:
-        app(args=arguments, prog_name="headrace")
+        try:
+            app(args=arguments, prog_name="headrace")
+        finally:
+            _write_out()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     except KeyboardInterrupt:
@@ -60,6 +63,17 @@ def _open_what_is_closed() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open as long as the process)
+
+
+def _write_out() -> None:
+    """Let a full disk be an error of the command, and not of the interpreter that ends (exit code 120)."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        raise
 
 
 def _never_fail_on_a_character(stream: Any) -> None:

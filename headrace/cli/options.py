@@ -16,7 +16,11 @@ ConfigOption = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="One setting, before all files and variables. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="One setting, as in topics.partitions=12; wins over files and variables. Repeatable.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on stdout, for programs.")]
 DebugOption = Annotated[

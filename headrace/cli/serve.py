@@ -31,7 +31,7 @@ def group() -> None:
     `gate.metrics_host=0.0.0.0` all addresses). The first SIGTERM or Ctrl-C stops in good order and hands the work
     over, a second one ends at once.
 
-    Exit codes: 0 stopped, 1 failed (start it again), 2 wrong settings, 130 ended at once.
+    Exit codes: 0 stopped, 1 failed (start it again), 2 settings that cannot be read, 130 ended at once.
     """
 
 

@@ -50,6 +50,8 @@ class Speaker:
     def end(self) -> None:
         """Show what was not shown yet, and end the line. Silent if nothing was said."""
         self.release()
+        if not any(text for texts in self._texts.values() for text in texts):
+            return
         for choice, texts in sorted(self._texts.items()):
             if choice > 0:
                 self._out.write(f"[choice {choice}]\n")
@@ -57,6 +59,11 @@ class Speaker:
                 self._out.write(self._safe("".join(texts)))
             self._out.write("\n")
         self._out.flush()
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens of all choices that were said."""
+        return self._num_tokens
 
     @property
     def figures(self) -> str:

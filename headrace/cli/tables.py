@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -10,6 +11,15 @@ from headrace.topic_report import TopicReport
 
 _HOUR_MS = 3_600_000
 _HOURS_A_DAY = 24
+
+# What reads a pipe has no width, and looks for whole names.
+_PIPE_WIDTH = 200
+
+
+def table_console() -> Console:
+    """The console of a table: as wide as the terminal; on a pipe so wide that hardly anything is folded."""
+    console = Console()
+    return console if console.is_terminal else Console(width=max(console.width, _PIPE_WIDTH))
 
 
 def topic_table(reports: Sequence[TopicReport], *, with_configs: bool = False) -> Table:

@@ -69,9 +69,9 @@ async def _tail(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    from headrace.cli.chat import show, show_json
+    from headrace.cli.chat import show_json, show_read
     from headrace.client import Client
 
     async with Client(settings, timeout_s=timeout_s) as client:
         answer = client.tail(request_id, from_index=from_index, session=session, since=since)
-        await (show_json(answer, with_deltas=True) if as_json else show(answer))
+        await (show_json(answer, with_deltas=True) if as_json else show_read(settings, answer))

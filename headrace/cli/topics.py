@@ -25,7 +25,7 @@ def create(
 ) -> None:
     """Create the topics that are missing. Existing ones are left as they are, so it may be run again.
 
-    [dim]headrace topics create --set topics.partitions=12 --set topics.replication_factor=3[/dim]
+    [dim]headrace topics create --set topics.partitions=12[/dim]
     """
     from headrace.topic_report import create_topics
 
@@ -69,11 +69,9 @@ def _print_json(value: object) -> None:
 
 
 def _print_table(reports: "list[TopicReport]") -> None:
-    from rich.console import Console
+    from headrace.cli.tables import deviation_lines, table_console, topic_table
 
-    from headrace.cli.tables import deviation_lines, topic_table
-
-    console = Console()
+    console = table_console()
     console.print(topic_table(reports, with_configs=True))
     for line in deviation_lines(reports):
         console.print(line, style="yellow", soft_wrap=True)

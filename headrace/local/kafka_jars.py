@@ -149,7 +149,7 @@ async def _run_maven(partial: Path, timeout_s: float, report: Report) -> None:
 async def _follow(process: ManagedProcess, report: Report) -> None:
     while process.returncode is None:
         num_files = process.command.log_path.read_text(errors="replace").count("Downloaded from")
-        report(f"downloading Kafka {KAFKA_VERSION} ({num_files} files)")
+        report(f"downloading Kafka {KAFKA_VERSION}" + (f" ({num_files} files)" if num_files else ""))
         await asyncio.sleep(POLL_S)
 
 

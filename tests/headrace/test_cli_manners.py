@@ -64,3 +64,24 @@ def test_a_schema_that_nests_too_deeply_is_wrong_usage(tmp_path: Path) -> None:
     file.write_text("[" * 100_000)
     done = headrace("chat", "hi", "--json-schema", str(file))
     assert (done.returncode, "a fault of headrace" in done.stderr) == (2, False)
+
+
+@pytest.mark.parametrize("verb", ["chat", "generate", "tail", "cancel", "bench engine", "doctor", "up", "demo"])
+def test_help_fits_a_narrow_terminal_and_cuts_no_name_of_an_option(verb: str) -> None:
+    shown = headrace(*verb.split(), "--help", COLUMNS="80").stdout
+    assert "--help" in shown
+    assert "…" not in shown.replace("N,…", "").replace("TOKENS,…", "")
+
+
+def test_a_setting_is_found_on_a_pipe_by_its_name(tmp_path: Path) -> None:
+    shown = headrace("config", "show", XDG_DATA_HOME=str(tmp_path), COLUMNS="60").stdout
+    names = [line.split()[0] for line in shown.splitlines() if line.startswith(" ") and line.strip()]
+    assert {"models.smollm2-135m-instruct.context_length", "kafka.transaction_timeout_ms"} <= set(names)
+
+
+def test_what_is_wrong_in_a_field_is_told_with_its_place(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"age": {"not": {"type": "string"}}}}')
+    done = headrace("generate", "x", "--json-schema", str(schema))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "response_format.json_schema.schema.properties.age.not" in done.stderr

@@ -62,7 +62,7 @@ def test_json_is_one_object_with_tokens_usage_and_times(capsys: pytest.CaptureFi
     assert isinstance(choices, list)
     assert [choice["index"] for choice in choices] == [0, 1, 2]
     assert all(len(choice["token_ids"]) == 9 and choice["finish_reason"] == "length" for choice in choices)
-    assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 27, "total_tokens": 30}
+    assert found["usage"] == {"prompt_tokens": 3, "completion_tokens": 27, "total_tokens": 30, "cached_tokens": 0}
     assert found["model"] == "tiny"
     timings, sampling = found["timings"], found["sampling"]
     assert isinstance(timings, dict)

@@ -5,11 +5,14 @@ import io
 import pytest
 from rich.console import Console
 
+from headrace.cli.chat import figures_of_reading
 from headrace.cli.progress import StartProgress
 from headrace.cli.speaker import Speaker
-from headrace.cli.tables import deviation_lines, topic_table
+from headrace.cli.tables import deviation_lines, table_console, topic_table
 from headrace.client import Delta
 from headrace.topic_report import TopicReport
+from schemas.results import Result
+from schemas.tokens import Usage
 
 
 def plain() -> Console:
@@ -88,9 +91,12 @@ def test_further_choices_follow_the_first_one() -> None:
     assert out.getvalue() == "ab\n[choice 1]\nxy\n"
 
 
-def test_without_an_answer_nothing_is_written() -> None:
+@pytest.mark.parametrize("texts", [[], [""], ["", ""]])
+def test_without_an_answer_nothing_is_written(texts: list[str]) -> None:
     out = io.StringIO()
     speaker = Speaker(out)
+    for index, text in enumerate(texts):  # the last delta of a refusal, which has no token
+        speaker.say(Delta(request_id="r", index=index, text=text, token_ids=[]))
     speaker.end()
     assert out.getvalue() == ""
     assert speaker.figures == "no tokens"
@@ -140,3 +146,19 @@ def test_topics_are_shown_with_what_is_known_of_them() -> None:
     lines = [" ".join(line.split()) for line in text_of(console).splitlines()]
     assert lines[3:7] == ["a 0 7 3 7 days", "b 0 7 - compacted", "c missing -", "d 0 7 - 1.5 hours"]
     assert deviation_lines(reports) == ["b: partitions should be 6"]
+
+
+def test_a_table_on_a_pipe_folds_neither_names_nor_values(capsys: pytest.CaptureFixture[str]) -> None:
+    name, offsets = "headrace.batches.smollm2-135m-instruct.bulk", [1_234_567] * 12
+    table_console().print(topic_table([report(name, end_offsets=offsets)], with_configs=True))
+    shown = capsys.readouterr().out
+    assert name in shown
+    assert " ".join(map(str, offsets)) in shown
+
+
+def test_a_stream_that_is_read_again_has_a_count_and_no_rate() -> None:
+    assert figures_of_reading(18, None) == "18 tokens"
+    result = Result(
+        id="x", object="o", created=0, model="m", request_id="r", status="completed", usage=Usage(completion_tokens=28)
+    )
+    assert figures_of_reading(18, result) == "18 of 28 tokens"

@@ -12,12 +12,14 @@ from schemas.turns import BaseTurn, Turn
 
 HASHES = ModelHashes(model="m" * 64, tokenizer="t" * 64, template="c" * 64)
 FACTS = ModelFacts(context_length=100, vocab_size=1000, hashes=HASHES)
+# A real broker stamps records with the time of today.
+NEVER = 4_102_444_800_000
 TRACEPARENT = "00-" + "ab" * 16 + "-" + "cd" * 8 + "-01"
 
 
 def envelope(request_id: str = "r-1", **changes: Any) -> Envelope:
     session = changes.get("session")
-    given = {"key": session or request_id, "accepted_at_ms": 1_000, "deadline_ms": 61_000, "traceparent": TRACEPARENT}
+    given = {"key": session or request_id, "accepted_at_ms": 1_000, "deadline_ms": NEVER, "traceparent": TRACEPARENT}
     return Envelope(request_id=request_id, **{**given, **changes})
 
 

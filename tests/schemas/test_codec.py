@@ -90,6 +90,14 @@ def test_a_wrong_value_is_named_by_its_place(body: bytes, param: str | None) -> 
     assert caught.value.body.type == "invalid_request_error"
 
 
+@pytest.mark.parametrize("field", ["id", "session", "tenant"])
+def test_an_identifier_that_is_none_is_refused_in_words(field: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        codec.decode_request(chat_with(f'"{field}": "a b"'))
+    assert "letters, digits and ._:@-" in caught.value.message
+    assert "regex" not in caught.value.message
+
+
 def test_a_missing_model_is_named() -> None:
     with pytest.raises(InvalidValue, match="model"):
         codec.decode_request(b'{"prompt": "x"}')

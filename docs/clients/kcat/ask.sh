@@ -46,5 +46,6 @@ consume "$namespace.tokens" | jq -nj --unbuffered --arg id "$id" "$stream" >&2 &
 exec {results}< <(consume "$namespace.results")
 results_pid=$!
 ended=$(jq -cn --arg id "$id" "first(inputs | $result)" <&"$results")
+echo >&2
 jq -r '.text // .error.message' <<<"$ended"
 jq -e '.status == "completed"' <<<"$ended" >/dev/null
