@@ -18,7 +18,7 @@ run: install  ## local Kafka and S3, gate, pipeline and worker: two turns of a c
 	@$(BIN)/headrace demo $(if $(RESET),--reset)
 
 test: install lint  ## the whole suite, on its own Kafka and S3
-	$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/pytest -q -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 check: install lint unit  ## lint and unit tests, under a minute
 

@@ -5,6 +5,7 @@ in the engine's thread, must return soon, and hands over to its own loop (`call_
 """
 
 import logging
+import sys
 import threading
 import time
 from collections import deque
@@ -29,6 +30,11 @@ class _Listener:
 
     on_output: OnOutput
     num_open: int
+
+
+# The loop lets the interpreter go with every operation of a step, and waits so long to have it back from a busy event
+# loop. Python's 5 ms cost 5 % of the tokens/s when others held it a sixth of the time.
+_SWITCH_INTERVAL_S = 0.0005
 
 
 class EngineThread:
@@ -74,7 +80,8 @@ class EngineThread:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the loop."""
+        """Start the loop. Threads of the whole process take turns faster from now on."""
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._thread.start()
 
     def stop(self, *, drain: bool, timeout_s: float | None = None) -> bool:
