@@ -111,6 +111,9 @@ class WorkerSettings(Section, kw_only=True, frozen=True):
     A step of the engine that takes `step_stall_s` turns /healthz red, and one that takes `step_exit_s` ends the
     process, so that its supervisor starts it again. The longest honest step must be well below the first.
 
+    `max_in_flight` requests are taken in, three quarters of them bulk at most: more than `engine.max_running`, so that
+    the engine need not wait for the log when one ends.
+
     Deltas of a sequence leave at most once each `stream_interval_ms`, in the bulk class `bulk_stream_interval_ms`. A
     request with `stream: false` writes one each `checkpoint_interval_ms`: what a crash may make it compute again.
     """
@@ -120,7 +123,7 @@ class WorkerSettings(Section, kw_only=True, frozen=True):
     stream_interval_ms: Positive = 40
     bulk_stream_interval_ms: Positive = 1000
     checkpoint_interval_ms: Positive = 5000
-    max_in_flight: Positive = 64
+    max_in_flight: Positive = 128
     drain_timeout_s: PositiveSeconds = 30.0
     step_stall_s: PositiveSeconds = 4.0
     step_exit_s: PositiveSeconds = 30.0
