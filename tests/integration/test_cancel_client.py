@@ -4,42 +4,19 @@ import asyncio
 import json
 import signal
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from headrace import Client, Delta
-from headrace.local.background import BackgroundStack
 from runtime.kafka import partition_for
 from schemas.control import Cancel
 from schemas.errors import HeadraceError, InvalidValue, RequestFailed
-from schemas.settings import KafkaSettings, Settings, TopicsSettings
+from schemas.settings import Settings
 from tests.integration.responder import Asked, Responder
 from tests.integration.test_cli import Cli, end, read
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def settings(stack: BackgroundStack, namespace: str) -> Settings:
-    return Settings(
-        kafka=KafkaSettings(bootstrap_servers=stack.endpoints.bootstrap_servers),
-        storage=stack.endpoints.storage,
-        topics=TopicsSettings(namespace=namespace, partitions=3),
-    )
-
-
-@pytest.fixture
-async def responder(settings: Settings) -> AsyncIterator[Responder]:
-    async with Responder(settings) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(settings: Settings, responder: Responder) -> AsyncIterator[Client]:
-    async with Client(settings, timeout_s=30) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from headrace.groups import role_groups
-from headrace.local.background import BackgroundStack
 from headrace.pending import pending_work
 from runtime.kafka import make_consumer, make_producer
 from runtime.topics import create_missing, partition_counts
 from schemas.errors import ErrorBody
 from schemas.names import Names
-from schemas.settings import KafkaSettings, Settings, TopicsSettings
+from schemas.settings import Settings
 from schemas.structured import JsonSchemaFormat, NamedSchema
 from schemas.topics import registry
 from tests.integration.responder import MODEL, Responder
@@ -28,21 +27,6 @@ from tests.tied import tied
 pytestmark = pytest.mark.integration
 
 HEADRACE = Path(sys.executable).with_name("headrace")
-
-
-@pytest.fixture
-def settings(stack: BackgroundStack, namespace: str) -> Settings:
-    return Settings(
-        kafka=KafkaSettings(bootstrap_servers=stack.endpoints.bootstrap_servers),
-        storage=stack.endpoints.storage,
-        topics=TopicsSettings(namespace=namespace, partitions=3),
-    )
-
-
-@pytest.fixture
-async def responder(settings: Settings) -> AsyncIterator[Responder]:
-    async with Responder(settings) as running:
-        yield running
 
 
 class Cli:

@@ -1,33 +1,16 @@
 """Stopping an answer of `headrace chat` on a real terminal: by Ctrl-C, by /stop, and typing while it streams."""
 
 import signal
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from headrace.local.background import BackgroundStack
-from schemas.settings import KafkaSettings, Settings, TopicsSettings
+from schemas.settings import Settings
 from tests.integration.responder import Asked, Responder
 from tests.integration.test_cli import Cli
 from tests.integration.test_cli_terminal import CTRL_C, CTRL_D, ENTER, Terminal, terminal
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def settings(stack: BackgroundStack, namespace: str) -> Settings:
-    return Settings(
-        kafka=KafkaSettings(bootstrap_servers=stack.endpoints.bootstrap_servers),
-        storage=stack.endpoints.storage,
-        topics=TopicsSettings(namespace=namespace, partitions=3),
-    )
-
-
-@pytest.fixture
-async def responder(settings: Settings) -> AsyncIterator[Responder]:
-    async with Responder(settings) as running:
-        yield running
 
 
 async def ask(screen: Terminal, responder: Responder, text: str) -> Asked:

@@ -9,14 +9,13 @@ import signal
 import struct
 import subprocess
 import termios
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from headrace.local.background import BackgroundStack
-from schemas.settings import KafkaSettings, Settings, TopicsSettings
+from schemas.settings import Settings
 from tests.integration.responder import Responder
 from tests.integration.test_cli import HEADRACE, Cli
 from tests.tied import tied
@@ -75,21 +74,6 @@ class Terminal:
             if error.errno == errno.EIO:  # Linux: the other end is closed
                 return ""
             raise
-
-
-@pytest.fixture
-def settings(stack: BackgroundStack, namespace: str) -> Settings:
-    return Settings(
-        kafka=KafkaSettings(bootstrap_servers=stack.endpoints.bootstrap_servers),
-        storage=stack.endpoints.storage,
-        topics=TopicsSettings(namespace=namespace, partitions=3),
-    )
-
-
-@pytest.fixture
-async def responder(settings: Settings) -> AsyncIterator[Responder]:
-    async with Responder(settings) as running:
-        yield running
 
 
 @contextmanager

@@ -2,14 +2,12 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
 
 from headrace import Client, Delta, TokenStream
 from headrace.client.link import connected
-from headrace.local.background import BackgroundStack
 from runtime.kafka import partition_for
 from schemas.errors import (
     BrokerUnavailable,
@@ -21,31 +19,10 @@ from schemas.errors import (
     SettingsError,
 )
 from schemas.requests import ChatRequest, Message
-from schemas.settings import KafkaSettings, Settings, TopicsSettings
+from schemas.settings import Settings
 from tests.integration.responder import Asked, Responder
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def settings(stack: BackgroundStack, namespace: str) -> Settings:
-    return Settings(
-        kafka=KafkaSettings(bootstrap_servers=stack.endpoints.bootstrap_servers),
-        storage=stack.endpoints.storage,
-        topics=TopicsSettings(namespace=namespace, partitions=3),
-    )
-
-
-@pytest.fixture
-async def responder(settings: Settings) -> AsyncIterator[Responder]:
-    async with Responder(settings) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(settings: Settings, responder: Responder) -> AsyncIterator[Client]:
-    async with Client(settings, timeout_s=30) as connected:
-        yield connected
 
 
 class Reading:

@@ -1,46 +1,24 @@
 """Our client with values that do not fit a record, on the real broker and S3; what answers is written by the test."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import msgspec
 import pytest
 
 from headrace.client import Client, TokenStream
-from headrace.local.background import BackgroundStack
 from runtime.storage import ObjectStore
 from schemas.claims import claim_for, fits
 from schemas.contents import RESULT_CONTENTS
 from schemas.errors import ClaimDamaged, ClaimMissing, HeadraceError, SettingsError
 from schemas.requests import Message
 from schemas.results import Result, ResultChoice
-from schemas.settings import KafkaSettings, Settings, StorageSettings, TopicsSettings
+from schemas.settings import Settings, StorageSettings
 from tests.integration.responder import Asked, Responder
 
 pytestmark = pytest.mark.integration
 
 TEXTS = ["Hello, you.", "Hello, we."]
-
-
-@pytest.fixture
-def settings(stack: BackgroundStack, namespace: str) -> Settings:
-    return Settings(
-        kafka=KafkaSettings(bootstrap_servers=stack.endpoints.bootstrap_servers),
-        storage=stack.endpoints.storage,
-        topics=TopicsSettings(namespace=namespace, partitions=3),
-    )
-
-
-@pytest.fixture
-async def responder(settings: Settings) -> AsyncIterator[Responder]:
-    async with Responder(settings) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(settings: Settings, responder: Responder) -> AsyncIterator[Client]:
-    async with Client(settings, timeout_s=30) as connected:
-        yield connected
 
 
 @pytest.fixture
