@@ -59,8 +59,3 @@ class Round:
         self.dropped: list[Held] = []
         self.fetches: list[Fetch] = []
         self.ended: list[Status] = []
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether anything of it needs a transaction."""
-        return bool(self.writes or self.closes or self.letters)

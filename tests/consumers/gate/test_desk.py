@@ -70,6 +70,10 @@ def plain_id() -> str:
     return next(name for n in range(99) if partition_for((name := f"r{n}").encode(), NUM_PARTITIONS) == NUMBER)
 
 
+def needs_transaction(out: Round) -> bool:
+    return bool(out.writes or out.closes or out.letters)
+
+
 def test_a_plain_request_needs_no_transaction(counter: Counter) -> None:
     request_id = plain_id()
     out, position = counter.lay(NAMES.requests("bulk"), encoded(chat(id=request_id)), key=request_id.encode())
@@ -78,7 +82,7 @@ def test_a_plain_request_needs_no_transaction(counter: Counter) -> None:
     assert (turn.record.topic, turn.record.partition) == (NAMES.turns("bulk"), NUMBER)
     assert turn.record.key == request_id.encode()
     assert TURN.decode(turn.record.value).envelope.request_id == request_id
-    assert not out.is_transactional
+    assert not needs_transaction(out)
     assert out.done == []
 
 
@@ -121,7 +125,7 @@ def test_results_that_say_nothing_of_a_session_are_simply_done(counter: Counter)
         counter.lay(NAMES.results, None),
     ]:
         assert out.done == [position]
-        assert not out.is_transactional
+        assert not needs_transaction(out)
 
 
 def test_a_completed_turn_is_done_only_when_its_object_is_there(counter: Counter) -> None:
@@ -129,7 +133,7 @@ def test_a_completed_turn_is_done_only_when_its_object_is_there(counter: Counter
     out, position = counter.result(result_of(forwarded("r1").turn))
     (put,) = out.puts
     assert put.position == position
-    assert not out.is_transactional
+    assert not needs_transaction(out)
     assert out.done == []
     after = Round()
     counter.desk.object_put(put, NOW_MS, after)
@@ -175,7 +179,7 @@ def test_overdue_turns_end_when_time_passes(counter: Counter) -> None:
     assert counter.desk.num_parked == 1
     out = Round()
     counter.desk.time_passed(NOW_MS + 4_000, out)
-    assert not out.is_transactional
+    assert not needs_transaction(out)
     counter.desk.time_passed(NOW_MS + 5_000, out)
     assert topics(out.writes) == [NAMES.sessions, NAMES.results]
     assert (out.closes, out.ended) == ([], ["expired"])
