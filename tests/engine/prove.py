@@ -3,20 +3,17 @@ was, as long as what it proves is the same source; the outcome is recorded in be
 """
 
 import argparse
-import hashlib
 import logging
 import time
-from pathlib import Path
 
 import msgspec
 from hypothesis import HealthCheck, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from benchmarks.report import RESULTS, machine
 from tests.engine.histories import EngineMachine
+from tests.proof import load_progress, record, save_progress, source_digest
 
-ROOT = Path(__file__).parent.parent.parent
-PROGRESS = ROOT / ".headrace" / "prove-engine.json"
+NAME = "engine"
 SOURCES = ("engine", "models/kv_keys.py", "tests/engine/histories.py", "tests/engine/simulation.py")
 
 HISTORIES_A_ROUND = 100
@@ -40,13 +37,13 @@ def main() -> None:
     parser.add_argument("--restart", action="store_true", help="forget the progress of an interrupted run")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # the steps that are told to fail are logged with their tracebacks
-    progress = Progress(source_digest()) if arguments.restart else load_progress()
+    fresh = Progress(source_digest(SOURCES))
+    progress = fresh if arguments.restart else load_progress(NAME, fresh)
     while progress.num_steps < arguments.steps:
         run_round(progress)
-        PROGRESS.parent.mkdir(exist_ok=True)
-        PROGRESS.write_bytes(msgspec.json.encode(progress))
+        save_progress(NAME, progress)
         print(f"round {progress.num_rounds}: {progress.num_steps:,} of {arguments.steps:,} steps", flush=True)
-    record(progress)
+    report(progress)
 
 
 def run_round(progress: Progress) -> None:
@@ -70,30 +67,9 @@ def run_round(progress: Progress) -> None:
     progress.seconds += time.monotonic() - started_s
 
 
-def load_progress() -> Progress:
-    """That of an earlier run on the same source, or none."""
-    source = source_digest()
-    try:
-        progress = msgspec.json.decode(PROGRESS.read_bytes(), type=Progress)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return Progress(source)
-    return progress if progress.source == source else Progress(source)
-
-
-def source_digest() -> str:
-    """Names the source that is proved."""
-    digest = hashlib.sha256()
-    for name in SOURCES:
-        path = ROOT / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-def record(progress: Progress) -> None:
+def report(progress: Progress) -> None:
     """Write down what was proved, where and on what."""
     outcome = {
-        "machine": machine() | {"command": "make prove-engine"},
         "proof": "engine histories",
         "histories": progress.num_rounds * HISTORIES_A_ROUND,
         "seeds": [0, progress.num_rounds - 1],
@@ -101,9 +77,7 @@ def record(progress: Progress) -> None:
         "seconds": round(progress.seconds, 1),
         "seen": progress.seen,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "prove_engine.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=2) + b"\n")
-    print(msgspec.json.encode(outcome).decode())
+    record(NAME, outcome)
 
 
 if __name__ == "__main__":

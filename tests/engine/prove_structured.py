@@ -5,25 +5,22 @@ benchmarks/results.
 """
 
 import argparse
-import hashlib
 import json
 import time
 from collections import Counter
 from importlib.metadata import version
-from pathlib import Path
 
 import jsonschema
 import msgspec
 
-from benchmarks.report import RESULTS, machine
 from engine.proposer import NgramProposer
 from engine.types import GenerationOutput, GenerationRequest
 from tests.engine.structured.structures import of_schema
 from tests.engine.tiny import CONTEXT_LENGTH, last, run, text, tiny_engine, tiny_request
 from tests.generated_schemas import Schema, generated_schema
+from tests.proof import load_progress, record, save_progress, source_digest
 
-ROOT = Path(__file__).parent.parent.parent
-PROGRESS = ROOT / ".headrace" / "prove-structured.json"
+NAME = "structured"
 SOURCES = ("engine", "models", "kernels", "tests/generated_schemas.py", "tests/engine/tiny.py")
 
 SCHEMAS_A_ROUND = 50
@@ -47,13 +44,13 @@ def main() -> None:
     parser.add_argument("--schemas", type=int, default=1_000, help="schemas in all (default: %(default)s)")
     parser.add_argument("--restart", action="store_true", help="forget the progress of an interrupted run")
     arguments = parser.parse_args()
-    progress = Progress(source_digest()) if arguments.restart else load_progress()
+    fresh = Progress(source_digest(SOURCES, version("llguidance")))
+    progress = fresh if arguments.restart else load_progress(NAME, fresh)
     while progress.num_schemas < arguments.schemas:
         run_round(progress)
-        PROGRESS.parent.mkdir(exist_ok=True)
-        PROGRESS.write_bytes(msgspec.json.encode(progress))
+        save_progress(NAME, progress)
         print(f"{progress.num_schemas:,} of {arguments.schemas:,} schemas: {progress.seen}", flush=True)
-    record(progress)
+    report(progress)
 
 
 def run_round(progress: Progress) -> None:
@@ -100,38 +97,15 @@ def outcomes(outputs: list[GenerationOutput], seed: int, schema: Schema) -> list
     return found
 
 
-def load_progress() -> Progress:
-    """That of an earlier run on the same source, or none."""
-    source = source_digest()
-    try:
-        progress = msgspec.json.decode(PROGRESS.read_bytes(), type=Progress)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return Progress(source)
-    return progress if progress.source == source else Progress(source)
-
-
-def source_digest() -> str:
-    """Names the source that is proved."""
-    digest = hashlib.sha256(version("llguidance").encode())
-    for name in SOURCES:
-        path = ROOT / name
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.read_bytes())
-    return digest.hexdigest()
-
-
-def record(progress: Progress) -> None:
+def report(progress: Progress) -> None:
     """Write down what was proved, where and on what."""
     outcome = {
-        "machine": machine() | {"command": "make prove-structured", "llguidance": version("llguidance")},
         "proof": "every answer under a generated schema that ends is valid",
         "schemas": progress.num_schemas,
         "seconds": round(progress.seconds, 1),
         "seen": progress.seen,
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "prove_structured.json").write_bytes(msgspec.json.format(msgspec.json.encode(outcome), indent=2) + b"\n")
-    print(msgspec.json.encode(outcome).decode())
+    record(NAME, outcome, llguidance=version("llguidance"))
 
 
 if __name__ == "__main__":
